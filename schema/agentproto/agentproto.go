@@ -1,0 +1,227 @@
+// Package agentproto is what a server's agent and the API say to each other over HTTPS: messages, paths and the
+// signature that proves who speaks.
+//
+// Invariant: after registering (with the attempt's one-time phone-home token) an agent holds nothing but its own
+// Ed25519 key; every request is signed over method, path, moment and body, so that a recorded request can't be
+// sent again later or for another path. Not here: HTTP itself (worker/agent, api).
+package agentproto
+
+import (
+	"crypto/ed25519"
+	"crypto/sha256"
+	"encoding/base64"
+	"encoding/hex"
+	"encoding/json"
+	"fmt"
+	"strconv"
+	"strings"
+	"time"
+
+	"gpupool/schema"
+)
+
+// Paths of the agent's API. Register is authorised by `Authorization: Bearer <phone-home token>`, all others by Sign.
+const (
+	PathRegister  = "/agent/v1/register"  // POST Register -> Registered
+	PathHeartbeat = "/agent/v1/heartbeat" // POST Heartbeat -> HeartbeatReply
+	PathTasks     = "/agent/v1/tasks"     // GET ?wait=30s -> []Task: claims them; again after a restart for those claimed and not ended
+	PathReport    = "/agent/v1/report"    // POST Report -> ReportReply; several tasks at once
+)
+
+// Register is an installed OS saying that it is up. It also is the phone-home of the install.
+type Register struct {
+	Server    string `json:"server"`     // server id, from the boot script
+	Attempt   int    `json:"attempt"`    // onboarding attempt, from the boot script
+	PublicKey string `json:"public_key"` // base64 (std) Ed25519
+	BootID    string `json:"boot_id"`    // /proc/sys/kernel/random/boot_id
+	Serial    string `json:"serial"`     // chassis serial by SMBIOS
+	UUID      string `json:"uuid"`       // SMBIOS UUID
+	Version   string `json:"version"`    // agent's version
+	Hostname  string `json:"hostname"`
+}
+
+// Registered is the answer to Register.
+type Registered struct {
+	Server         string `json:"server"`
+	HeartbeatEvery int64  `json:"heartbeat_every_ms"`
+}
+
+// Device is one accelerator as the agent reads it now.
+type Device struct {
+	Vendor      schema.Vendor `json:"vendor"`
+	Model       string        `json:"model"` // normalised: nvidia-h100-80gb, amd-mi300x-192gb
+	Serial      string        `json:"serial"`
+	UUID        string        `json:"uuid"`
+	PCI         string        `json:"pci"`
+	Slot        string        `json:"slot"`
+	Index       int           `json:"index"`
+	MemoryBytes int64         `json:"memory_bytes"`
+	Firmware    string        `json:"firmware"`
+	// Samples are metric name -> value; a metric that is missing is unknown, one in NotApplicable can't be said.
+	Samples       map[string]float64 `json:"samples,omitempty"`
+	NotApplicable []string           `json:"not_applicable,omitempty"`
+	Error         string             `json:"error,omitempty"` // the device is listed but could not be read
+}
+
+// Evidence is one fault as the agent saw it.
+type Evidence struct {
+	Device   string          `json:"device"` // serial, else UUID, else PCI; empty = the server
+	Kind     string          `json:"kind"`   // xid, ras, ecc-uncorrectable, absent, thermal, ...
+	Code     string          `json:"code"`
+	Severity schema.Severity `json:"severity"`
+	Text     string          `json:"text"`
+	At       schema.Instant  `json:"at"`
+	ID       string          `json:"id"` // unique on this server and boot: boot id + source + sequence
+}
+
+// Heartbeat is sent every HeartbeatEvery, and at once when there is new evidence.
+type Heartbeat struct {
+	BootID   string     `json:"boot_id"`
+	Version  string     `json:"version"`
+	Devices  []Device   `json:"devices"`  // nil = not read this time; empty = read, none there
+	Evidence []Evidence `json:"evidence"` // kept by the agent until acknowledged
+	Running  []string   `json:"running"`  // ids of the tasks whose processes live
+}
+
+// HeartbeatReply acknowledges evidence by id.
+type HeartbeatReply struct {
+	Acknowledged []string `json:"acknowledged"`
+	// Unknown are ids in Running that the platform has ended or never gave out: the agent kills their processes.
+	Unknown []string `json:"unknown"`
+}
+
+// Task is one piece of work. The agent does each id at most once, over its restarts too.
+type Task struct {
+	ID      string          `json:"id"` // workflow id + step + attempt: job/<id>/<attempt>/<server>, server/<id>/<attempt>/<step>/<try>
+	Kind    schema.TaskKind `json:"kind"`
+	Epoch   int64           `json:"epoch"` // refuse it where a device was given out under a higher one
+	Payload json.RawMessage `json:"payload"`
+	Stop    bool            `json:"stop,omitempty"` // stop the task of this id: signal, grace, kill, and report its end
+	Signal  string          `json:"signal,omitempty"`
+	GraceMS int64           `json:"grace_ms,omitempty"`
+}
+
+// Run is the payload of a run task: this node's part of a job.
+type Run struct {
+	Job     string            `json:"job"`
+	Attempt int               `json:"attempt"`
+	Command []string          `json:"command"`
+	Env     map[string]string `json:"env"`
+	WorkDir string            `json:"work_dir"`
+	Devices []string          `json:"devices"` // accelerator identities: serial, else UUID, else PCI
+	Rank    int               `json:"rank"`    // this node's place in the gang, from 0
+	Nodes   int               `json:"nodes"`
+	Peers   []string          `json:"peers"` // names of the gang's servers, in rank order
+}
+
+// BurnIn is the payload of a burn-in task.
+type BurnIn struct {
+	Suite   string   `json:"suite"`
+	Model   string   `json:"model"`
+	Devices int      `json:"devices"`           // how many must be there
+	Only    []string `json:"only,omitempty"`    // identities to test in depth; empty = all
+	Seconds float64  `json:"seconds,omitempty"` // how long each test lasts; 0 = the suite's own
+}
+
+// BurnInResult is a burn-in's outcome. Only "passed" opens the gate.
+type BurnInResult struct {
+	Outcome string             `json:"outcome"` // passed, failed, inconclusive
+	Failed  []BurnInFailure    `json:"failed,omitempty"`
+	Tests   []string           `json:"tests"`
+	Devices []string           `json:"devices"`
+	Figures map[string]float64 `json:"figures,omitempty"`
+}
+
+// BurnInFailure names the device and the test.
+type BurnInFailure struct {
+	Device string `json:"device"`
+	Slot   string `json:"slot"`
+	Test   string `json:"test"`
+	Text   string `json:"text"`
+}
+
+// Setup is the payload of a drivers or runtime task: a versioned profile.
+type Setup struct {
+	Profile string `json:"profile"`
+	Vendor  string `json:"vendor"`
+}
+
+// Inventory is the result of an inventory task.
+type Inventory struct {
+	Serial      string            `json:"serial"`
+	UUID        string            `json:"uuid"`
+	CPUs        int               `json:"cpus"`
+	MemoryBytes int64             `json:"memory_bytes"`
+	Devices     []Device          `json:"devices"`
+	Drivers     map[string]string `json:"drivers"` // vendor -> driver version read from the devices
+	Runtime     string            `json:"runtime"` // container runtime and version, read from it
+}
+
+// TaskReport tells how far one task has come. Reports of one task carry a rising Seq; a repeat is ignored.
+type TaskReport struct {
+	Task     string           `json:"task"`
+	Seq      int64            `json:"seq"`
+	State    schema.TaskState `json:"state"` // running, done, failed, cancelled
+	ExitCode *int             `json:"exit_code,omitempty"`
+	Signal   string           `json:"signal,omitempty"`  // the signal that ended the process
+	Text     string           `json:"text,omitempty"`    // progress or cause, in words
+	Output   string           `json:"output,omitempty"`  // new output since the last report
+	Result   json.RawMessage  `json:"result,omitempty"`  // Inventory, BurnInResult
+	NoneLeft bool             `json:"none_left"`         // proven: no process of the task is left
+	Devices  []string         `json:"devices,omitempty"` // what was really bound
+	At       schema.Instant   `json:"at"`
+}
+
+// Report carries several task reports at once.
+type Report struct {
+	Tasks []TaskReport `json:"tasks"`
+}
+
+// ReportReply lists the reports that were kept or were repeats; the agent forgets those.
+type ReportReply struct {
+	Accepted []string `json:"accepted"` // task ids
+}
+
+// Sign returns the Authorization header's value for a request of server at now. path includes the query.
+func Sign(key ed25519.PrivateKey, server, method, path string, body []byte, now time.Time) string {
+	ms := strconv.FormatInt(now.UnixMilli(), 10)
+	sig := ed25519.Sign(key, signed(server, method, path, ms, body))
+	return "Agent " + server + ":" + ms + ":" + base64.RawURLEncoding.EncodeToString(sig)
+}
+
+// MaxSkew is how far the agent's clock may be from the API's.
+const MaxSkew = 5 * time.Minute
+
+// Parse splits an Authorization header made by Sign; Verify checks it once the caller has the server's key.
+func Parse(header string) (server string, at time.Time, sig []byte, err error) {
+	rest, ok := strings.CutPrefix(header, "Agent ")
+	parts := strings.Split(rest, ":")
+	if !ok || len(parts) != 3 {
+		return "", time.Time{}, nil, fmt.Errorf("authorization is not of the form \"Agent server:ms:signature\"")
+	}
+	ms, err := strconv.ParseInt(parts[1], 10, 64)
+	if err != nil {
+		return "", time.Time{}, nil, fmt.Errorf("authorization's moment is not a number of milliseconds")
+	}
+	sig, err = base64.RawURLEncoding.DecodeString(parts[2])
+	if err != nil {
+		return "", time.Time{}, nil, fmt.Errorf("authorization's signature is not base64url")
+	}
+	return parts[0], time.UnixMilli(ms), sig, nil
+}
+
+// Verify checks a signature made by Sign, and that it was made within MaxSkew of now.
+func Verify(key ed25519.PublicKey, server, method, path string, body []byte, at time.Time, sig []byte, now time.Time) error {
+	if d := now.Sub(at); d > MaxSkew || d < -MaxSkew {
+		return fmt.Errorf("the request was signed %s away from now; at most %s is allowed: set the server's clock", d.Round(time.Second), MaxSkew)
+	}
+	if len(key) != ed25519.PublicKeySize || !ed25519.Verify(key, signed(server, method, path, strconv.FormatInt(at.UnixMilli(), 10), body), sig) {
+		return fmt.Errorf("the signature does not fit the key that %s registered", server)
+	}
+	return nil
+}
+
+func signed(server, method, path, ms string, body []byte) []byte {
+	h := sha256.Sum256(body)
+	return []byte("gpupool-agent-1\n" + server + "\n" + method + "\n" + path + "\n" + ms + "\n" + hex.EncodeToString(h[:]))
+}

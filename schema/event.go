@@ -1,0 +1,65 @@
+package schema
+
+import "encoding/json"
+
+// EventKind names what happened. The part before the dot is the subject's kind.
+type EventKind string
+
+const (
+	EventServerEnrolled   EventKind = "server.enrolled"
+	EventServerPhase      EventKind = "server.phase"       // data: from, to, why
+	EventServerStep       EventKind = "server.step"        // data: attempt, step, state, detail
+	EventServerFailure    EventKind = "server.failure"     // data: code, text, retryable
+	EventServerCordoned   EventKind = "server.cordoned"    // data: owner, by, reason, accelerator
+	EventServerUncordoned EventKind = "server.uncordoned"  //
+	EventServerProtected  EventKind = "server.protected"   // data: protected
+	EventServerIdentified EventKind = "server.identified"  // what the BMC says it is
+	EventServerPhonedHome EventKind = "server.phoned-home" // data: attempt. Delivered to server/<id>
+	EventServerAgent      EventKind = "server.agent"       // data: boot_id; the agent of a booted OS is up. Delivered
+	EventServerDrained    EventKind = "server.drained"     // no live allocation is left. Delivered
+	EventServerDiscovered EventKind = "server.discovered"  // an unknown MAC asked to boot
+
+	EventAcceleratorSeen   EventKind = "accelerator.seen"   // first time, or on another server
+	EventAcceleratorHealth EventKind = "accelerator.health" // data: from, to, why
+	EventAcceleratorGone   EventKind = "accelerator.gone"   // taken out of a server
+
+	EventFault        EventKind = "fault.reported" // evidence stored. Delivered to activities/health
+	EventFaultCleared EventKind = "fault.cleared"
+	EventRepairOpened EventKind = "repair.opened" // Delivered: starts RepairServer
+	EventRepairState  EventKind = "repair.state"  // data: from, to, why
+	EventRepairDone   EventKind = "repair.done"   // the technician's word; data: old_serial, new_serial, note, by
+
+	EventTaskQueued   EventKind = "task.queued" // work for a server's agent. Wakes its long-poll
+	EventTaskProgress EventKind = "task.progress"
+	EventTaskEnded    EventKind = "task.ended" // data: task, kind, state. Delivered to the task's workflow
+
+	EventJobSubmitted    EventKind = "job.submitted" // Delivered: starts RunJob
+	EventJobAllocated    EventKind = "job.allocated" // data: attempt, epoch. Delivered to job/<id>
+	EventJobRunning      EventKind = "job.running"
+	EventJobStop         EventKind = "job.stop"          // data: attempt, why. Delivered to job/<id>
+	EventJobAttemptEnded EventKind = "job.attempt-ended" // data: attempt; no process is left. Delivered to job/<id>
+	EventJobReleased     EventKind = "job.released"      // data: attempt, outcome; accelerators are free again
+	EventJobState        EventKind = "job.state"         // data: from, to, cause
+	EventJobReason       EventKind = "job.reason"        // data: code
+	EventJobHeld         EventKind = "job.held"
+	EventJobUnheld       EventKind = "job.unheld"
+	EventJobLimit        EventKind = "job.limit" // its time limit was changed
+
+	EventPolicyChanged EventKind = "policy.changed" // specs, tenants, projects, quotas
+	EventBoot          EventKind = "boot.evidence"  // a DHCP message, file or script served; data: BootEvidence
+	EventAudit         EventKind = "audit.act"      // who did what by the API; data: route, status
+)
+
+// Event is one row of the append-only log that long-polls, event streams, the allocator's wake-up, the delivery to
+// workflows and the audit trail all read. Seq becomes visible in order: a reader that has seen n has seen all below.
+type Event struct {
+	Seq     int64           `gorm:"primaryKey;autoIncrement:false" json:"seq"`
+	At      Instant         `json:"at"`
+	Kind    EventKind       `json:"kind"`
+	Subject string          `json:"subject"` // id of what Kind's first part names
+	Server  string          `json:"server,omitempty"`
+	Job     string          `json:"job,omitempty"`
+	Tenant  string          `json:"tenant,omitempty"` // tenants read events of their own only
+	By      string          `json:"by,omitempty"`     // the token's name or the component
+	Data    json.RawMessage `gorm:"type:text" json:"data,omitempty"`
+}

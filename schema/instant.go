@@ -1,0 +1,66 @@
+package schema
+
+import (
+	"encoding/json"
+	"fmt"
+	"time"
+)
+
+// Instant is a moment in Unix milliseconds UTC; 0 means "not yet" or "never".
+// It is an integer so that intervals add up exactly in both databases, whatever TZ the process runs in.
+type Instant int64
+
+// At converts a time to an Instant, dropping what is finer than a millisecond.
+func At(t time.Time) Instant {
+	if t.IsZero() {
+		return 0
+	}
+	return Instant(t.UnixMilli())
+}
+
+// Time is the UTC time of i; the zero time where i is 0.
+func (i Instant) Time() time.Time {
+	if i == 0 {
+		return time.Time{}
+	}
+	return time.UnixMilli(int64(i)).UTC()
+}
+
+// IsZero reports whether the moment has not come.
+func (i Instant) IsZero() bool { return i == 0 }
+
+// Sub is the duration i - j.
+func (i Instant) Sub(j Instant) time.Duration { return time.Duration(i-j) * time.Millisecond }
+
+// Add is the moment d after i, to the millisecond.
+func (i Instant) Add(d time.Duration) Instant { return i + Instant(d.Milliseconds()) }
+
+// String is RFC 3339 with milliseconds, or "-" for the zero Instant.
+func (i Instant) String() string {
+	if i == 0 {
+		return "-"
+	}
+	return i.Time().Format("2006-01-02T15:04:05.000Z07:00")
+}
+
+// MarshalJSON writes RFC 3339 in UTC, or null for the zero Instant.
+func (i Instant) MarshalJSON() ([]byte, error) {
+	if i == 0 {
+		return []byte("null"), nil
+	}
+	return json.Marshal(i.String())
+}
+
+// UnmarshalJSON reads RFC 3339, or null.
+func (i *Instant) UnmarshalJSON(b []byte) error {
+	if string(b) == "null" {
+		*i = 0
+		return nil
+	}
+	var t time.Time
+	if err := json.Unmarshal(b, &t); err != nil {
+		return fmt.Errorf("a moment is RFC 3339 or null, not %s: %w", b, err)
+	}
+	*i = At(t)
+	return nil
+}

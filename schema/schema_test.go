@@ -1,0 +1,90 @@
+package schema
+
+import (
+	"encoding/json"
+	"math"
+	"testing"
+	"time"
+)
+
+func TestEveryListedChangeIsBetweenKnownStates(t *testing.T) {
+	t.Parallel()
+	checkLifecycle(t, Phases)
+	checkLifecycle(t, Healths)
+	checkLifecycle(t, JobStates)
+	checkLifecycle(t, RepairStates)
+	checkLifecycle(t, TaskStates)
+}
+
+func checkLifecycle[S ~string](t *testing.T, l Lifecycle[S]) {
+	t.Helper()
+	for from, tos := range l.next {
+		for _, to := range tos {
+			if !l.Valid(to) {
+				t.Fatalf("%s: %s -> %s, which is no state", l.Name, from, to)
+			}
+			if from == to {
+				t.Fatalf("%s: %s -> itself is listed", l.Name, from)
+			}
+		}
+	}
+}
+
+func TestFailedHardwareReachesHealthyOnlyThroughSuspect(t *testing.T) {
+	t.Parallel()
+	if Healths.Allows(HealthFailed, HealthHealthy) || Healths.Allows(HealthAbsent, HealthHealthy) {
+		t.Fatal("failed or absent hardware may become healthy without a burn-in")
+	}
+	if !Healths.Allows(HealthSuspect, HealthHealthy) {
+		t.Fatal("suspect hardware can never be cleared")
+	}
+}
+
+func TestOnlyDrainedServersAreRepairedRetiredOrInstalledAgain(t *testing.T) {
+	t.Parallel()
+	for _, to := range []Phase{PhaseRepairing, PhaseRetiring, PhaseEnrolled, PhaseOnboarding} {
+		if Phases.Allows(PhaseAvailable, to) {
+			t.Fatalf("an available server may become %s without draining", to)
+		}
+	}
+	if err := Phases.Check("server r1s1", PhaseAvailable, PhaseOnboarding); !Is(err, CodeConflict) {
+		t.Fatalf("got %v, want a conflict", err)
+	}
+}
+
+func TestEveryErrorCodeHasAnOutcome(t *testing.T) {
+	t.Parallel()
+	for _, c := range []ErrorCode{CodeInvalid, CodeUnauthenticated, CodeForbidden, CodeNotFound, CodeConflict, CodeReused, CodeLimited, CodeUnavailable, CodeStale, CodeUnsafe, CodeInternal} {
+		o, ok := Outcomes[c]
+		if !ok || o.HTTP < 400 || o.Exit == 0 {
+			t.Fatalf("%s: outcome %+v", c, o)
+		}
+	}
+	if len(Outcomes) != 11 {
+		t.Fatalf("%d outcomes for 11 codes", len(Outcomes))
+	}
+}
+
+func TestInstantsKeepMillisecondsAndZeroIsNull(t *testing.T) {
+	t.Parallel()
+	i := At(time.Date(2026, 3, 29, 1, 59, 59, 987_654_321, time.FixedZone("x", 3600)))
+	b, err := json.Marshal(map[string]Instant{"a": i, "z": 0})
+	if err != nil {
+		t.Fatal(err)
+	}
+	if got, want := string(b), `{"a":"2026-03-29T00:59:59.987Z","z":null}`; got != want {
+		t.Fatalf("got %s, want %s", got, want)
+	}
+	var back map[string]Instant
+	if err := json.Unmarshal(b, &back); err != nil || back["a"] != i || back["z"] != 0 {
+		t.Fatalf("back %v %v", back, err)
+	}
+}
+
+func TestBadValuesAreNamed(t *testing.T) {
+	t.Parallel()
+	err := Invalid("accelerators", int64(math.MaxInt64), "1 to 16")
+	if got, want := err.Error(), "accelerators: 9223372036854775807 is not valid (1 to 16)"; got != want {
+		t.Fatalf("got %q, want %q", got, want)
+	}
+}

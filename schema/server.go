@@ -1,0 +1,121 @@
+package schema
+
+// Phase is where a server is in its life; see Phases for what may follow what.
+type Phase string
+
+const (
+	PhaseEnrolled   Phase = "enrolled"
+	PhaseOnboarding Phase = "onboarding"
+	PhaseAvailable  Phase = "available"
+	PhaseDraining   Phase = "draining"
+	PhaseRepairing  Phase = "repairing"
+	PhaseRetiring   Phase = "retiring"
+	PhaseRetired    Phase = "retired"
+)
+
+// Step is one step of onboarding, in Steps' order.
+type Step string
+
+const (
+	StepVerifyBMC Step = "verify-bmc"
+	StepInspect   Step = "inspect"
+	StepProvision Step = "provision"
+	StepDrivers   Step = "drivers"
+	StepRuntime   Step = "runtime"
+	StepBurnIn    Step = "burn-in"
+	StepRegister  Step = "register"
+)
+
+// Steps is the order of onboarding.
+var Steps = []Step{StepVerifyBMC, StepInspect, StepProvision, StepDrivers, StepRuntime, StepBurnIn, StepRegister}
+
+// StepState is how far a step has come.
+type StepState string
+
+const (
+	StepRunning StepState = "running"
+	StepDone    StepState = "done"
+	StepFailed  StepState = "failed"
+	StepSkipped StepState = "skipped"
+	StepUndone  StepState = "undone"
+)
+
+// Server is one bare-metal machine. Credentials of its BMC are not in it: see store.BMCCredential.
+type Server struct {
+	ID     string `gorm:"primaryKey" json:"id"`
+	Name   string `json:"name"`   // unique; what people call it
+	Region string `json:"region"` //
+	Site   string `json:"site"`   // one provisioning network
+	Rack   string `json:"rack"`
+	Unit   int    `json:"unit"` // rack unit, 0 = not told
+
+	Serial       string `json:"serial"` // chassis serial as ordered; unique
+	UUID         string `json:"uuid"`   // SMBIOS UUID, read from the BMC
+	Manufacturer string `json:"manufacturer"`
+	Product      string `json:"product"`
+	MACs         string `gorm:"column:macs" json:"macs"` // comma-separated, lower case, colon form; each unique over all servers
+	Arch         string `json:"arch"`                    // x86_64, arm64
+
+	BMCAddress  string `gorm:"column:bmc_address" json:"bmc_address"`   // https://host[:port]
+	BMCProtocol string `gorm:"column:bmc_protocol" json:"bmc_protocol"` // redfish, ipmi
+
+	Model        string `json:"model"`        // accelerator model ordered, e.g. nvidia-h100-80gb
+	Accelerators int    `json:"accelerators"` // how many were ordered
+	CPUs         int    `gorm:"column:cpus" json:"cpus"`
+	MemoryBytes  int64  `json:"memory_bytes"` //
+	Profile      string `json:"profile"`      // install profile
+	Backend      string `json:"backend"`      // node, slurm, kubernetes
+	NVLinkDomain string `gorm:"column:nvlink_domain" json:"nvlink_domain"`
+
+	Phase     Phase `json:"phase"`
+	Attempt   int   `json:"attempt"`   // onboarding attempt; each start takes the next
+	Step      Step  `json:"step"`      // of the onboarding that runs or stopped
+	Protected bool  `json:"protected"` // refuses every destructive step
+
+	// Failure is set while an in-progress phase has stopped and waits for a person.
+	FailureCode      string `json:"failure_code,omitempty"`
+	FailureText      string `json:"failure_text,omitempty"` // what was proven, what was not, what to do
+	FailureRetryable bool   `json:"failure_retryable,omitempty"`
+
+	Epoch     int64   `json:"epoch"`      // rises whenever the hardware may have changed hands: repair, reinstall
+	AgentSeen Instant `json:"agent_seen"` // last heartbeat stored; coarse (see AgentSeenEvery)
+	BootID    string  `json:"boot_id"`
+	CreatedAt Instant `gorm:"autoCreateTime:false" json:"created_at"`
+	UpdatedAt Instant `gorm:"autoUpdateTime:false" json:"updated_at"`
+	Version   int64   `json:"version"` // optimistic lock: rises with every write
+}
+
+// StepRun is one run of one onboarding step.
+type StepRun struct {
+	Server  string    `gorm:"primaryKey" json:"server"`
+	Attempt int       `gorm:"primaryKey" json:"attempt"`
+	Step    Step      `gorm:"primaryKey" json:"step"`
+	Try     int       `json:"try"` // counts retries of the step, from 1
+	State   StepState `json:"state"`
+	Detail  string    `json:"detail"` // what it does now, or what came of it, in words
+	Started Instant   `json:"started"`
+	Ended   Instant   `json:"ended"`
+}
+
+// CordonOwner says who put a cordon there; each owner lifts only its own.
+type CordonOwner string
+
+const (
+	CordonOperator    CordonOwner = "operator"
+	CordonFault       CordonOwner = "fault"
+	CordonMaintenance CordonOwner = "maintenance"
+	CordonRelease     CordonOwner = "release" // a job's end could not be confirmed
+)
+
+// Cordon keeps new jobs off a server, or off one accelerator of it. Cordons are a set: all must be lifted.
+type Cordon struct {
+	ID          string      `gorm:"primaryKey" json:"id"`
+	Server      string      `json:"server"`
+	Accelerator string      `json:"accelerator,omitempty"` // empty = the whole server
+	Owner       CordonOwner `json:"owner"`
+	By          string      `json:"by"`     // the person or component
+	Reason      string      `json:"reason"` // in words
+	At          Instant     `json:"at"`
+	LiftedAt    Instant     `json:"lifted_at"`
+	LiftedBy    string      `json:"lifted_by,omitempty"`
+}

@@ -1,0 +1,64 @@
+package schema
+
+// Spec is a standard spec: what one node of a job gets.
+type Spec struct {
+	Name         string  `gorm:"primaryKey" json:"name"`
+	Model        string  `json:"model"`        // accelerator model
+	Accelerators int     `json:"accelerators"` // per node, 1..16
+	CPUs         int     `gorm:"column:cpus" json:"cpus"`
+	MemoryBytes  int64   `json:"memory_bytes"`
+	Description  string  `json:"description"`
+	CreatedAt    Instant `gorm:"autoCreateTime:false" json:"created_at"`
+	RetiredAt    Instant `json:"retired_at"` // takes no new jobs from then on; 0 = in use
+}
+
+// Tenant is who is billed.
+type Tenant struct {
+	Name        string  `gorm:"primaryKey" json:"name"`
+	MaxPriority int     `json:"max_priority"` // a job's priority is capped to it
+	CreatedAt   Instant `gorm:"autoCreateTime:false" json:"created_at"`
+}
+
+// Project groups jobs within a tenant.
+type Project struct {
+	Tenant    string  `gorm:"primaryKey" json:"tenant"`
+	Name      string  `gorm:"primaryKey" json:"name"`
+	CreatedAt Instant `gorm:"autoCreateTime:false" json:"created_at"`
+}
+
+// Quota bounds what a tenant (Project empty) or project may hold at once of one accelerator model.
+type Quota struct {
+	Tenant     string  `gorm:"primaryKey" json:"tenant"`
+	Project    string  `gorm:"primaryKey" json:"project"`
+	Model      string  `gorm:"primaryKey" json:"model"`
+	Guaranteed int     `json:"guaranteed"`
+	Limit      int     `gorm:"column:max" json:"limit"` // accelerators; -1 = none
+	UpdatedAt  Instant `gorm:"autoUpdateTime:false" json:"updated_at"`
+}
+
+// Role is what a token may do; api/auth holds the table of what each may.
+type Role string
+
+const (
+	RoleOperator     Role = "operator"
+	RoleTechnician   Role = "technician"
+	RoleTenantAdmin  Role = "tenant-admin"
+	RoleTenantMember Role = "tenant-member"
+	RoleViewer       Role = "viewer"
+)
+
+// Roles are all roles.
+var Roles = []Role{RoleOperator, RoleTechnician, RoleTenantAdmin, RoleTenantMember, RoleViewer}
+
+// Token is an API credential. The secret itself is shown once and never kept: Hash is hex SHA-256 of it.
+type Token struct {
+	ID        string  `gorm:"primaryKey" json:"id"`
+	Name      string  `json:"name"`
+	Hash      string  `json:"-"`
+	Role      Role    `json:"role"`
+	Tenant    string  `json:"tenant"`  // for tenant roles, and for a viewer that sees one tenant only
+	Project   string  `json:"project"` // narrows a member to one project; empty = all of the tenant
+	CreatedAt Instant `gorm:"autoCreateTime:false" json:"created_at"`
+	ExpiresAt Instant `json:"expires_at"`
+	RevokedAt Instant `json:"revoked_at"`
+}
