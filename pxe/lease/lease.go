@@ -1,0 +1,51 @@
+// Package lease decides which address a machine has.
+//
+// Invariants: an address is promised only after its lease is durable (the ACK follows the commit); an address is
+// never held by two MACs; a machine keeps one address over its firmware, boot loader, installer and operating
+// system, since the key is subnet and MAC, whatever client identifiers they show.
+//
+// The store is the truth, not this process's memory, so that an active and a standby server on one database can
+// both answer: what is kept in memory is only a hint about where to look for a free address, and offers, which are
+// worth nothing once they are forgotten. Not here: packets (see pxe/dhcp).
+package lease
+
+import (
+	"context"
+	"errors"
+	"time"
+
+	"gpupool/schema"
+)
+
+// ErrTaken says that another machine holds the address, or that it is quarantined.
+var ErrTaken = errors.New("address is held by another machine")
+
+// Store keeps leases. It is safe for concurrent use by several processes.
+type Store interface {
+	// ByMAC returns the row of that MAC in that subnet, bound, released or run out; never a declined one.
+	ByMAC(ctx context.Context, subnet, mac string) (l schema.Lease, found bool, err error)
+	// ByIP returns the row of that address in whatever state.
+	ByIP(ctx context.Context, ip string) (l schema.Lease, found bool, err error)
+	// Commit makes a batch durable before it returns; now is each lease's own BoundAt or, for the end of one, its
+	// ExpiresAt. For each lease, in order: where the address has a row that has not run out at now and is of
+	// another MAC, or is declined, that lease's error is ErrTaken and nothing of it is written; otherwise the row
+	// is replaced, and the MAC's other rows in that subnet that aren't declined are deleted. errs has one entry
+	// for each lease; err is for what failed the batch as a whole.
+	Commit(ctx context.Context, now time.Time, batch []schema.Lease) (errs []error, err error)
+	// List returns every row of a subnet.
+	List(ctx context.Context, subnet string) ([]schema.Lease, error)
+}
+
+// Blocks reports whether row stands in the way of l at now: the rule that Commit enforces. Both stores here use it,
+// and one written in SQL says the same in its WHERE clause.
+func Blocks(row, l schema.Lease, now time.Time) bool {
+	if !now.Before(row.ExpiresAt.Time()) {
+		return false
+	}
+	return row.State == schema.LeaseDeclined || row.MAC != l.MAC
+}
+
+// Live reports whether l is bound and has not run out at now.
+func Live(l schema.Lease, now time.Time) bool {
+	return l.State == schema.LeaseBound && now.Before(l.ExpiresAt.Time())
+}
