@@ -1,0 +1,291 @@
+// Package store is the record: inventory, jobs, allocations, ledger, events, in SQLite or PostgreSQL.
+//
+// Invariants: every change of state is checked against its lifecycle table in the transaction that makes it; a change
+// and the event that tells of it share one transaction; event sequence numbers become visible in order.
+// Not here: what happens next (workflows), who gets what (activities/allocator/engine).
+package store
+
+import (
+	"context"
+	"crypto/rand"
+	"database/sql"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"log/slog"
+	"strings"
+	"sync"
+	"time"
+
+	"github.com/jackc/pgx/v5/pgconn"
+	"github.com/libtnb/sqlite"
+	"github.com/oklog/ulid/v2"
+	"gorm.io/driver/postgres"
+	"gorm.io/gorm"
+	"gorm.io/gorm/clause"
+	"gorm.io/gorm/logger"
+
+	"gpupool/schema"
+	"gpupool/schema/migrations"
+)
+
+// Config says where the record is kept.
+type Config struct {
+	Driver string // "sqlite" or "postgres"
+	DSN    string // sqlite: the file's path; postgres: a URL or key=value string
+	// Sync is SQLite's synchronous setting, "normal" (default: a kill of the process loses nothing, a power cut may
+	// lose the last moments) or "full" (a power cut loses nothing).
+	Sync  string
+	Clock func() time.Time // nil = time.Now
+	Log   *slog.Logger
+}
+
+// Store is safe for concurrent use. SQLite has one writer connection; PostgreSQL a pool.
+type Store struct {
+	r, w     *gorm.DB
+	postgres bool
+	clock    func() time.Time
+	log      *slog.Logger
+
+	bell *bell
+	stop context.CancelFunc
+	wg   sync.WaitGroup
+}
+
+// Open opens the database and brings it to the newest schema.
+func Open(ctx context.Context, c Config) (*Store, error) {
+	s := &Store{clock: c.Clock, log: c.Log, bell: newBell()}
+	if s.clock == nil {
+		s.clock = time.Now
+	}
+	if s.log == nil {
+		s.log = slog.Default()
+	}
+	gc := &gorm.Config{Logger: logger.Discard, SkipDefaultTransaction: true, PrepareStmt: true, DisableForeignKeyConstraintWhenMigrating: true}
+	switch c.Driver {
+	case "sqlite":
+		if c.DSN == "" {
+			return nil, schema.Invalid("database.dsn", c.DSN, "the path of the SQLite file")
+		}
+		sync := "NORMAL"
+		switch c.Sync {
+		case "", "normal":
+		case "full":
+			sync = "FULL"
+		default:
+			return nil, schema.Invalid("database.sync", c.Sync, "normal or full")
+		}
+		base := "file:" + c.DSN + "?_pragma=busy_timeout(10000)&_pragma=journal_mode(WAL)&_pragma=synchronous(" + sync + ")&_pragma=foreign_keys(1)&_pragma=cache_size(-32000)"
+		w, err := gorm.Open(sqlite.Open(base+"&_txlock=immediate"), gc)
+		if err != nil {
+			return nil, fmt.Errorf("opening the database: %w", err)
+		}
+		if err := pool(w, 1); err != nil {
+			return nil, err
+		}
+		if err := migrate(ctx, w, "sqlite"); err != nil {
+			return nil, err
+		}
+		r, err := gorm.Open(sqlite.Open(base+"&_pragma=query_only(1)"), gc)
+		if err != nil {
+			return nil, fmt.Errorf("opening the database: %w", err)
+		}
+		if err := pool(r, 8); err != nil {
+			return nil, err
+		}
+		s.w, s.r = w, r
+	case "postgres":
+		db, err := gorm.Open(postgres.Open(c.DSN), gc)
+		if err != nil {
+			return nil, &schema.Error{Code: schema.CodeUnavailable, Field: "database.dsn", Message: "PostgreSQL does not answer", Hint: "is it running, and do user, password and database name fit?", Err: err}
+		}
+		if err := pool(db, 24); err != nil {
+			return nil, err
+		}
+		if err := migrate(ctx, db, "postgres"); err != nil {
+			return nil, err
+		}
+		s.w, s.r, s.postgres = db, db, true
+	default:
+		return nil, schema.Invalid("database.driver", c.Driver, "sqlite or postgres")
+	}
+	bg, stop := context.WithCancel(context.Background())
+	s.stop = stop
+	if s.postgres {
+		s.wg.Go(func() { s.listen(bg) })
+	}
+	return s, nil
+}
+
+func pool(db *gorm.DB, n int) error {
+	d, err := db.DB()
+	if err != nil {
+		return err
+	}
+	d.SetMaxOpenConns(n)
+	d.SetMaxIdleConns(n)
+	return nil
+}
+
+func migrate(ctx context.Context, db *gorm.DB, dialect string) error {
+	d, err := db.DB()
+	if err != nil {
+		return err
+	}
+	return migrations.Up(ctx, d, dialect)
+}
+
+// Close ends the store's goroutine and connections.
+func (s *Store) Close() error {
+	s.stop()
+	s.wg.Wait()
+	var errs []error
+	for _, db := range []*gorm.DB{s.w, s.r} {
+		if d, err := db.DB(); err == nil {
+			errs = append(errs, d.Close())
+		}
+	}
+	return errors.Join(errs...)
+}
+
+// Now is the store's clock.
+func (s *Store) Now() schema.Instant { return schema.At(s.clock()) }
+
+// Read is a handle for queries of other files; it never writes.
+func (s *Store) read(ctx context.Context) *gorm.DB { return s.r.WithContext(ctx) }
+
+// Tx is one write transaction. What Emit collects is written last, so that the sequence's lock is held briefly.
+type Tx struct {
+	db     *gorm.DB
+	s      *Store
+	now    schema.Instant
+	events []schema.Event
+}
+
+// Now is one moment for the whole transaction.
+func (tx *Tx) Now() schema.Instant { return tx.now }
+
+// Emit adds an event to the transaction. At is filled in; data is marshalled.
+func (tx *Tx) Emit(e schema.Event, data any) {
+	e.At = tx.now
+	if data != nil {
+		b, err := json.Marshal(data)
+		if err != nil {
+			panic(fmt.Sprintf("event %s: its data can't be marshalled: %v", e.Kind, err)) // a programming error
+		}
+		e.Data = b
+	}
+	tx.events = append(tx.events, e)
+}
+
+// Write runs f in one transaction and then wakes those who wait for events. A transaction that lost a race on
+// PostgreSQL (serialisation, deadlock) runs again, so f must have no effect but through tx.
+func (s *Store) Write(ctx context.Context, f func(tx *Tx) error) error {
+	for try := 0; ; try++ {
+		last, err := s.write(ctx, f)
+		if err == nil {
+			if last > 0 {
+				s.bell.ring(last)
+			}
+			return nil
+		}
+		var pg *pgconn.PgError
+		if try < 8 && errors.As(err, &pg) && (pg.Code == "40001" || pg.Code == "40P01") {
+			continue
+		}
+		return err
+	}
+}
+
+func (s *Store) write(ctx context.Context, f func(tx *Tx) error) (int64, error) {
+	var last int64
+	err := s.w.WithContext(ctx).Transaction(func(db *gorm.DB) error {
+		tx := &Tx{db: db, s: s, now: s.Now()}
+		if err := f(tx); err != nil {
+			return err
+		}
+		var err error
+		last, err = tx.flush()
+		return err
+	})
+	return last, err
+}
+
+// flush takes sequence numbers by updating one row, whose lock is held until the commit: so numbers are handed out
+// in commit order, and a reader that sees n sees all below it.
+func (tx *Tx) flush() (int64, error) {
+	n := len(tx.events)
+	if n == 0 {
+		return 0, nil
+	}
+	var last int64
+	if err := tx.db.Raw("UPDATE event_seq SET seq = seq + ? WHERE one = 1 RETURNING seq", n).Scan(&last).Error; err != nil {
+		return 0, fmt.Errorf("taking event numbers: %w", err)
+	}
+	for i := range tx.events {
+		tx.events[i].Seq = last - int64(n-1-i)
+	}
+	if err := tx.db.CreateInBatches(tx.events, 200).Error; err != nil {
+		return 0, fmt.Errorf("writing events: %w", err)
+	}
+	return last, nil
+}
+
+// lock reads one row for change: on PostgreSQL it is locked until the end; on SQLite the transaction is the only writer.
+func (tx *Tx) lock(dst any, where string, args ...any) error {
+	db := tx.db
+	if tx.s.postgres {
+		db = db.Clauses(clause.Locking{Strength: "UPDATE"})
+	}
+	return db.Where(where, args...).Take(dst).Error
+}
+
+// exec runs a statement and returns how many rows it changed.
+func (tx *Tx) exec(q string, args ...any) (int64, error) {
+	r := tx.db.Exec(q, args...)
+	return r.RowsAffected, r.Error
+}
+
+// one turns gorm's not-found into the domain's.
+func one(err error, kind, name string) error {
+	if errors.Is(err, gorm.ErrRecordNotFound) {
+		return schema.NotFound(kind, name)
+	}
+	return err
+}
+
+// unique reports whether err is a violation of a unique index, and which columns or index it names.
+func unique(err error) (string, bool) {
+	if err == nil {
+		return "", false
+	}
+	var pg *pgconn.PgError
+	if errors.As(err, &pg) {
+		return pg.ConstraintName, pg.Code == "23505"
+	}
+	msg := err.Error()
+	if i := strings.Index(msg, "UNIQUE constraint failed: "); i >= 0 {
+		return msg[i+len("UNIQUE constraint failed: "):], true
+	}
+	if errors.Is(err, gorm.ErrDuplicatedKey) {
+		return msg, true
+	}
+	return "", false
+}
+
+var entropy = struct {
+	sync.Mutex
+	r *ulid.MonotonicEntropy
+}{r: ulid.Monotonic(rand.Reader, 0)}
+
+// NewID is a sortable id with a prefix that says what it is of: srv_, job_, rep_, flt_, acc_, tok_, crd_.
+func NewID(prefix string, now schema.Instant) string {
+	entropy.Lock()
+	defer entropy.Unlock()
+	return prefix + "_" + strings.ToLower(ulid.MustNew(uint64(now), entropy.r).String())
+}
+
+// isNoRows reports whether err is database/sql's or gorm's "nothing there".
+func isNoRows(err error) bool {
+	return errors.Is(err, sql.ErrNoRows) || errors.Is(err, gorm.ErrRecordNotFound)
+}
