@@ -1,0 +1,257 @@
+package words
+
+import (
+	"encoding/json"
+	"fmt"
+	"math"
+	"slices"
+	"strconv"
+	"strings"
+	"time"
+
+	"gpupool/schema"
+)
+
+// Why is a reason as a person reads it.
+type Why struct {
+	Code     schema.ReasonCode
+	Class    string   // who can do something about it
+	Headline string   // one sentence, with its numbers
+	Clears   string   // what would clear it
+	Position string   // where in the queue; empty where it is not known
+	Start    string   // the estimated start, or why there is none
+	Blockers []string // what stands in the way, as far as the reader may see it
+	Also     []string // headlines of the reasons that apply too
+	Numbers  []Number // every number the reason rests on, for those who want to check
+}
+
+// Number is one named value of a reason's detail.
+type Number struct{ Name, Value string }
+
+// Reason says why a job waits.
+func Reason(d schema.ReasonDoc, now schema.Instant) Why {
+	det := parse(d.Detail)
+	w := Why{Code: d.Code, Class: d.Class, Headline: headline(d.Code, det, now), Clears: d.ClearsWhen, Numbers: det.numbers()}
+	if p := parse(d.Position); len(p) > 0 {
+		w.Position = position(p)
+	}
+	w.Start = start(d.ETA, now)
+	var blockers []struct {
+		Kind, ID string
+		GPUs     json.Number
+	}
+	if json.Unmarshal(d.Blockers, &blockers) == nil {
+		for _, b := range blockers {
+			who := b.Kind
+			if b.ID != "" {
+				who += " " + b.ID
+			}
+			if n := b.GPUs.String(); n != "" && n != "0" {
+				who += " (" + n + " accelerators)"
+			}
+			w.Blockers = append(w.Blockers, who)
+		}
+	}
+	var also []struct {
+		Code   schema.ReasonCode
+		Detail json.RawMessage
+	}
+	if json.Unmarshal(d.Also, &also) == nil {
+		for _, a := range also {
+			w.Also = append(w.Also, headline(a.Code, parse(a.Detail), now))
+		}
+	}
+	return w
+}
+
+// detail is a reason's numbers, read tolerantly: what is missing is left out of the sentence.
+type detail map[string]any
+
+func parse(raw json.RawMessage) detail {
+	if len(raw) == 0 {
+		return nil
+	}
+	dec := json.NewDecoder(strings.NewReader(string(raw)))
+	dec.UseNumber()
+	var d detail
+	if dec.Decode(&d) != nil {
+		return nil
+	}
+	return d
+}
+
+// str is the value of name as text, or "" where there is none.
+func (d detail) str(name string) string {
+	switch v := d[name].(type) {
+	case nil:
+		return ""
+	case string:
+		return v
+	case json.Number:
+		return number(v)
+	case bool:
+		return strconv.FormatBool(v)
+	case []any:
+		parts := make([]string, 0, len(v))
+		for _, e := range v {
+			parts = append(parts, detail{"v": e}.str("v"))
+		}
+		return strings.Join(parts, ", ")
+	case map[string]any:
+		keys := make([]string, 0, len(v))
+		for k := range v {
+			keys = append(keys, k)
+		}
+		slices.Sort(keys)
+		parts := make([]string, 0, len(v))
+		for _, k := range keys {
+			if s := detail(v).str(k); s != "" {
+				parts = append(parts, k+" "+s)
+			}
+		}
+		return strings.Join(parts, ", ")
+	}
+	return ""
+}
+
+// number is n without a fraction where it has none.
+func number(n json.Number) string {
+	if f, err := n.Float64(); err == nil && f == math.Trunc(f) && math.Abs(f) < 1e15 {
+		return strconv.FormatInt(int64(f), 10)
+	}
+	return n.String()
+}
+
+// moment is the value of name as a time of day with how far away it is, or "".
+func (d detail) moment(name string, now schema.Instant) string {
+	s := d.str(name)
+	t, err := time.Parse(time.RFC3339, s)
+	if err != nil {
+		return s
+	}
+	return Clock(schema.At(t), now) + " (" + Ago(schema.At(t), now) + ")"
+}
+
+func (d detail) numbers() []Number {
+	out := make([]Number, 0, len(d))
+	for k := range d {
+		if v := d.str(k); v != "" {
+			out = append(out, Number{strings.ReplaceAll(k, "_", " "), v})
+		}
+	}
+	slices.SortFunc(out, func(a, b Number) int { return strings.Compare(a.Name, b.Name) })
+	return out
+}
+
+// phrase fills {name} in a template; a clause in [..] is left out where one of its names has no value.
+func (d detail) phrase(template string, now schema.Instant) string {
+	var out strings.Builder
+	for template != "" {
+		i := strings.IndexByte(template, '[')
+		if i < 0 {
+			s, _ := d.fill(template, now)
+			out.WriteString(s)
+			break
+		}
+		s, _ := d.fill(template[:i], now)
+		out.WriteString(s)
+		end := strings.IndexByte(template[i:], ']')
+		if clause, ok := d.fill(template[i+1:i+end], now); ok {
+			out.WriteString(clause)
+		}
+		template = template[i+end+1:]
+	}
+	return out.String()
+}
+
+func (d detail) fill(t string, now schema.Instant) (string, bool) {
+	all := true
+	var out strings.Builder
+	for {
+		i := strings.IndexByte(t, '{')
+		if i < 0 {
+			out.WriteString(t)
+			return out.String(), all
+		}
+		end := i + strings.IndexByte(t[i:], '}')
+		out.WriteString(t[:i])
+		name := t[i+1 : end]
+		var v string
+		if n, isTime := strings.CutPrefix(name, "@"); isTime {
+			v = d.moment(n, now)
+		} else {
+			v = d.str(name)
+		}
+		if v == "" {
+			all = false
+			v = "?"
+		}
+		out.WriteString(v)
+		t = t[end+1:]
+	}
+}
+
+// headlines has one sentence for each code of the fixed list; a test proves it complete.
+var headlines = map[schema.ReasonCode]string{
+	schema.ReasonSpecUnavailable:  "the spec[ {spec}] takes no jobs[, it was retired {@retired_at}][; in use are: {known_specs}]",
+	schema.ReasonNeverFits:        "this can never fit[: it asks for {asked}][, at most possible is: {max_possible}][; nearest that fits: {nearest_ok}]",
+	schema.ReasonDependencyFailed: "a job it depends on did not complete[: {jobs}][ ({states})]",
+	schema.ReasonHeld:             "it is held[ by {by}][: {why}][ ({note})]",
+	schema.ReasonQueueStopped:     "the queue is stopped[ for {scope}][ by {by}][ until {@until}]",
+	schema.ReasonNotBefore:        "it must not start yet[, not before {@until}][: {why}]",
+	schema.ReasonDependency:       "it waits for other jobs[: {jobs}][ ({states})]",
+	schema.ReasonJobLimit:         "as many jobs run as are allowed[ for the {level}][: {running} of {limit}]",
+	schema.ReasonQuota:            "over the limit[ of the {level}][: {used} in use][ and {reserved} reserved][, {asked} asked][, limit {limit}][ (over by {over_by})]",
+	schema.ReasonGuaranteeOnly:    "only guaranteed capacity may be used[: guaranteed {guaranteed}][, {nonpreemptible_used} of it in use][, {asked} asked]",
+	schema.ReasonBudget:           "the budget does not cover it[: {remaining} of {budget} GPU-hours left][, {asked} asked][; it resets {@resets_at}]",
+	schema.ReasonWindow:           "its time limit reaches into a planned window[ that starts {@starts}][: your limit is {your_limit}][, at most {max_limit_that_starts_now} would start now]",
+	schema.ReasonBehind:           "others are ahead in the queue[: {ahead_jobs} jobs][ that ask for {ahead_gpus} accelerators][, next to start is {head_job}]",
+	schema.ReasonUnhealthy:        "it would fit if unhealthy hardware were back[: {would_fit_if_healthy}][; out of the pool: {servers}]",
+	schema.ReasonFragmented:       "enough is free, but not together[: {free_total} free][, at most {largest_block} together][ in one {level}][, {needed_block} needed]",
+	schema.ReasonCapacity:         "not enough free accelerators[: {free} free][, {needed} needed][; next release: {next_release}]",
+	schema.ReasonPreempting:       "room is being made[: {victims} must stop][, at the latest {@grace_until}]",
+	schema.ReasonDispatching:      "it has its accelerators and is being started[ on {backend}][ ({cluster})][: {native_reason}]",
+	schema.ReasonNotEvaluated:     "it was just submitted and has not been looked at yet",
+}
+
+func headline(c schema.ReasonCode, d detail, now schema.Instant) string {
+	t, ok := headlines[c]
+	if !ok {
+		return "it waits: " + string(c)
+	}
+	return d.phrase(t, now)
+}
+
+func position(p detail) string {
+	spec, ahead := p.str("spec"), p.str("ahead_gpus")
+	switch {
+	case spec == "" || spec == "0":
+		return "next in the queue"
+	case ahead == "" || ahead == "0":
+		return spec + " ahead"
+	default:
+		return spec + " ahead, asking for " + ahead + " accelerators"
+	}
+}
+
+func start(raw json.RawMessage, now schema.Instant) string {
+	e := parse(raw)
+	if len(e) == 0 {
+		return ""
+	}
+	p50, p90 := e.moment("p50", now), e.moment("p90", now)
+	switch {
+	case p50 == "" && e.str("why") != "":
+		return "no estimate: " + e.str("why")
+	case p50 == "":
+		return ""
+	}
+	s := "likely " + p50
+	if p90 != "" {
+		s += ", 9 in 10 by " + p90
+	}
+	if b := e.str("basis"); b != "" {
+		s += fmt.Sprintf(" (%s)", b)
+	}
+	return s
+}

@@ -1,0 +1,90 @@
+package words
+
+import (
+	"fmt"
+
+	"gpupool/schema"
+)
+
+// Phase says what a server's phase means for the reader.
+func Phase(p schema.Phase) string {
+	switch p {
+	case schema.PhaseEnrolled:
+		return "known, not yet onboarded"
+	case schema.PhaseOnboarding:
+		return "being onboarded"
+	case schema.PhaseAvailable:
+		return "in the pool"
+	case schema.PhaseDraining:
+		return "its jobs end, it takes no new ones"
+	case schema.PhaseRepairing:
+		return "out for repair"
+	case schema.PhaseRetiring:
+		return "being taken out for good"
+	case schema.PhaseRetired:
+		return "gone for good"
+	}
+	return string(p)
+}
+
+// Repair says what a repair waits for.
+func Repair(r schema.Repair) string {
+	switch r.State {
+	case schema.RepairDraining:
+		return "waits for running jobs to end; don't touch the server yet"
+	case schema.RepairWaiting:
+		if r.Returns > 0 {
+			return fmt.Sprintf("waits for a technician again: the proof failed %s", times(r.Returns))
+		}
+		return "waits for a technician"
+	case schema.RepairVerifying:
+		return "being inspected and burnt in; nothing to do"
+	case schema.RepairReturned:
+		return "proven and back in the pool"
+	case schema.RepairCancelled:
+		return "cancelled"
+	}
+	return string(r.State)
+}
+
+func times(n int) string {
+	switch n {
+	case 1:
+		return "once"
+	case 2:
+		return "twice"
+	}
+	return fmt.Sprintf("%d times", n)
+}
+
+// Outcome says how an attempt ended.
+func Outcome(o schema.AttemptOutcome) string {
+	switch o {
+	case schema.AttemptLive:
+		return "live"
+	case schema.AttemptLost:
+		return "lost to hardware"
+	case schema.AttemptUnstarted:
+		return "never started"
+	}
+	return string(o)
+}
+
+// Gang is a job's size: "8 × 1 node", or "2 nodes × 8 = 16".
+func Gang(nodes, perNode int) string {
+	if nodes == 1 {
+		return fmt.Sprintf("%d", perNode)
+	}
+	return fmt.Sprintf("%d (%d x %d)", nodes*perNode, nodes, perNode)
+}
+
+// Remedy is what a person can do about a server that has stopped, in the words of the verbs; empty where nothing is asked.
+func Remedy(s schema.Server) string {
+	if s.FailureCode == "" {
+		return ""
+	}
+	if s.FailureRetryable {
+		return "retry the step; or skip it with a reason, or abort"
+	}
+	return "mend the cause and retry the step; or abort"
+}

@@ -1,0 +1,95 @@
+package words
+
+import (
+	"encoding/json"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/google/go-cmp/cmp"
+
+	"gpupool/schema"
+)
+
+func TestDurationsAreSaidInTwoUnits(t *testing.T) {
+	t.Parallel()
+	for d, want := range map[time.Duration]string{
+		0: "0s", 850 * time.Millisecond: "850ms", 42 * time.Second: "42s", 192 * time.Second: "3m12s",
+		5*time.Hour + 4*time.Minute + 59*time.Second: "5h04m", 51 * time.Hour: "2d03h", -time.Minute: "-1m00s",
+	} {
+		if got := Duration(d); got != want {
+			t.Errorf("%v is %q, not %q", d, got, want)
+		}
+	}
+}
+
+func TestGPUHoursAreExactToTheThousandth(t *testing.T) {
+	t.Parallel()
+	for ms, want := range map[int64]string{0: "0.000", 3600: "0.001", 1799: "0.000", 1800: "0.001", 3_600_000: "1.000", -3_600_000: "-1.000", -3: "0.000", 9_007_199_254_740_993: "2501999792.984"} {
+		if got := GPUHours(ms); got != want {
+			t.Errorf("%d ms is %q, not %q", ms, got, want)
+		}
+	}
+}
+
+func TestBytesAreBinaryAndZeroIsUnknown(t *testing.T) {
+	t.Parallel()
+	for n, want := range map[int64]string{0: "-", 500: "500 B", 80 << 30: "80 GiB", 2 << 40: "2 TiB", 1536 << 30: "1.5 TiB"} {
+		if got := Bytes(n); got != want {
+			t.Errorf("%d is %q, not %q", n, got, want)
+		}
+	}
+}
+
+func TestEveryReasonCodeHasASentence(t *testing.T) {
+	t.Parallel()
+	for _, c := range schema.ReasonCodes {
+		if headlines[c] == "" {
+			t.Errorf("no sentence for %s", c)
+		}
+		// With no numbers at all the sentence must still stand.
+		if s := headline(c, nil, 0); strings.Contains(s, "?") || strings.Contains(s, "[") {
+			t.Errorf("%s without numbers reads %q", c, s)
+		}
+	}
+	if len(headlines) != len(schema.ReasonCodes) {
+		t.Errorf("%d sentences for %d codes", len(headlines), len(schema.ReasonCodes))
+	}
+}
+
+func TestAReasonIsReadWithItsNumbers(t *testing.T) {
+	t.Parallel()
+	now := schema.At(time.Date(2026, 11, 30, 10, 0, 0, 0, time.UTC))
+	doc := schema.ReasonDoc{
+		Code: schema.ReasonCapacity, Class: "wait",
+		Detail:     json.RawMessage(`{"free": 8, "needed": 16, "next_release": {"job": "job_7", "at": "2026-11-30T10:05:00Z"}}`),
+		Position:   json.RawMessage(`{"project": 0, "spec": 2, "ahead_gpus": 24.0}`),
+		ETA:        json.RawMessage(`{"p50": "2026-11-30T10:05:00Z", "p90": "2026-11-30T10:20:00Z", "basis": "time limits"}`),
+		Blockers:   json.RawMessage(`[{"kind": "job", "id": "job_7", "gpus": 8}, {"kind": "job", "id": "", "gpus": 16}]`),
+		ClearsWhen: "8 more accelerators are free",
+		Also:       json.RawMessage(`[{"code": "BEHIND", "detail": {"ahead_jobs": 2, "ahead_gpus": 24}}]`),
+	}
+	want := Why{
+		Code: "CAPACITY", Class: "wait",
+		Headline: "not enough free accelerators: 8 free, 16 needed; next release: at 2026-11-30T10:05:00Z, job job_7",
+		Clears:   "8 more accelerators are free",
+		Position: "2 ahead, asking for 24 accelerators",
+		Start:    "likely 10:05:00Z (in 5m00s), 9 in 10 by 10:20:00Z (in 20m00s) (time limits)",
+		Blockers: []string{"job job_7 (8 accelerators)", "job (16 accelerators)"},
+		Also:     []string{"others are ahead in the queue: 2 jobs that ask for 24 accelerators"},
+		Numbers:  []Number{{"free", "8"}, {"needed", "16"}, {"next release", "at 2026-11-30T10:05:00Z, job job_7"}},
+	}
+	if d := cmp.Diff(want, Reason(doc, now)); d != "" {
+		t.Fatal(d)
+	}
+}
+
+func TestControlCharactersDoNotReachATerminal(t *testing.T) {
+	t.Parallel()
+	if got := Printable("a\x1b[2Jb\nc\td\u202e", true); got != "a?[2Jb\nc\td?" {
+		t.Fatalf("%q", got)
+	}
+	if got := Printable("a\nb", false); got != "a?b" {
+		t.Fatalf("%q", got)
+	}
+}
