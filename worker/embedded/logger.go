@@ -14,49 +14,62 @@ import (
 	"go.temporal.io/server/common/log/tag"
 )
 
-// fatalError keeps the first error the server called fatal.
-type fatalError struct {
+// condition is how the server is: coming up or going down, and the first error it called fatal.
+type condition struct {
 	ch    chan struct{} // closed by set
 	built atomic.Bool   // the server is constructed; its goroutines run from here on
+	quiet atomic.Bool   // starting or stopping: warnings are about that
 	once  sync.Once
 	mu    sync.Mutex // guards err
 	err   error
 }
 
-func newFatalError() *fatalError { return &fatalError{ch: make(chan struct{})} }
+func newCondition() *condition {
+	c := &condition{ch: make(chan struct{})}
+	c.quiet.Store(true)
+	return c
+}
 
-func (f *fatalError) set(err error) {
-	f.once.Do(func() {
-		f.mu.Lock()
-		f.err = err
-		f.mu.Unlock()
-		close(f.ch)
+func (c *condition) set(err error) {
+	c.once.Do(func() {
+		c.mu.Lock()
+		c.err = err
+		c.mu.Unlock()
+		close(c.ch)
 	})
 }
 
-func (f *fatalError) get() error {
-	f.mu.Lock()
-	defer f.mu.Unlock()
-	return f.err
+func (c *condition) get() error {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	return c.err
 }
 
-// logger hands the server's log to slog. The server is talkative at info, so that goes to debug.
+// logger hands the server's log to slog. The server is talkative at info, so that goes to debug, and
+// so do the warnings of a start and a stop, where its parts look for each other and don't find them.
 //
 // Fatal doesn't end the process, as the server expects, yet keeps the promise not to return. While
 // the server is built it panics with the error, which startOnce recovers (ending the goroutine
 // there would make the server's own sync.OnceValue panic). Afterwards it ends the calling goroutine,
 // one of the server's own; the owner sees that through Server.Failed and ends the process in order.
 type logger struct {
-	to    *slog.Logger
-	fatal *fatalError
+	to     *slog.Logger
+	server *condition
 }
 
 var _ log.WithLogger = logger{}
 
 func (l logger) Debug(msg string, tags ...tag.Tag) { l.log(slog.LevelDebug, msg, tags) }
 func (l logger) Info(msg string, tags ...tag.Tag)  { l.log(slog.LevelDebug, msg, tags) }
-func (l logger) Warn(msg string, tags ...tag.Tag)  { l.log(slog.LevelWarn, msg, tags) }
 func (l logger) Error(msg string, tags ...tag.Tag) { l.log(slog.LevelError, msg, tags) }
+
+func (l logger) Warn(msg string, tags ...tag.Tag) {
+	level := slog.LevelWarn
+	if l.server.quiet.Load() {
+		level = slog.LevelDebug
+	}
+	l.log(level, msg, tags)
+}
 
 func (l logger) DPanic(msg string, tags ...tag.Tag) { l.log(slog.LevelError, msg, tags) }
 
@@ -66,10 +79,10 @@ func (l logger) Panic(msg string, tags ...tag.Tag) {
 }
 
 func (l logger) Fatal(msg string, tags ...tag.Tag) {
-	l.fatal.set(describe(msg, tags))
+	l.server.set(describe(msg, tags))
 	l.log(slog.LevelError, msg, tags)
-	if !l.fatal.built.Load() {
-		panic(l.fatal)
+	if !l.server.built.Load() {
+		panic(l.server)
 	}
 	runtime.Goexit()
 }

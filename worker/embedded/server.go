@@ -75,12 +75,12 @@ func (s Sync) Valid() bool { return s == SyncFull || s == SyncNormal }
 
 // Server is a running Temporal server. Its methods may be called from any goroutine.
 type Server struct {
-	hostPort string
-	lock     *folderLock
-	inner    temporal.Server
-	fatal    *fatalError
-	stop     sync.Once
-	stopErr  error
+	hostPort  string
+	lock      *folderLock
+	inner     temporal.Server
+	condition *condition
+	stop      sync.Once
+	stopErr   error
 }
 
 // Start opens Dir, starts the server and returns once it serves the namespace (0.4 s on an
@@ -173,44 +173,45 @@ func startOnce(ctx context.Context, o Options, store *store) (*Server, error) {
 	if err != nil {
 		return nil, err
 	}
-	fatal := newFatalError()
-	inner, err := build(o, store, p, fatal)
+	cond := newCondition()
+	inner, err := build(o, store, p, cond)
 	if err != nil {
 		return nil, p.explain(err)
 	}
 	err = inner.Start()
 	// A fatal error is the cause, what Start returned a consequence.
-	if f := fatal.get(); f != nil {
+	if f := cond.get(); f != nil {
 		err = f
 	}
 	if err == nil {
-		err = ready(ctx, o, p.hostPort(), fatal)
+		err = ready(ctx, o, p.hostPort(), cond)
 	}
 	if err != nil {
 		_ = inner.Stop() // what didn't start has nothing to say at its stop
 		return nil, p.explain(err)
 	}
-	return &Server{hostPort: p.hostPort(), inner: inner, fatal: fatal}, nil
+	cond.quiet.Store(false)
+	return &Server{hostPort: p.hostPort(), inner: inner, condition: cond}, nil
 }
 
 // build constructs the server, which also binds its ports. The server answers trouble there with
 // log.Fatal, of which logger makes a panic.
-func build(o Options, store *store, p ports, fatal *fatalError) (_ temporal.Server, err error) {
+func build(o Options, store *store, p ports, cond *condition) (_ temporal.Server, err error) {
 	defer func() {
 		switch r := recover(); r {
 		case nil:
-		case fatal:
-			err = fatal.get()
+		case cond:
+			err = cond.get()
 		default:
 			panic(r)
 		}
 	}()
-	defer fatal.built.Store(true)
-	return newServer(o, store, p, fatal)
+	defer cond.built.Store(true)
+	return newServer(o, store, p, cond)
 }
 
 // ready waits until the frontend answers for the namespace.
-func ready(ctx context.Context, o Options, hostPort string, fatal *fatalError) error {
+func ready(ctx context.Context, o Options, hostPort string, cond *condition) error {
 	ctx, cancel := context.WithTimeout(ctx, time.Minute)
 	defer cancel()
 	c, err := client.NewLazyClient(client.Options{HostPort: hostPort, Namespace: o.Namespace, Logger: sdklog.NewStructuredLogger(o.Logger)})
@@ -226,8 +227,8 @@ func ready(ctx context.Context, o Options, hostPort string, fatal *fatalError) e
 			return nil
 		}
 		select {
-		case <-fatal.ch:
-			return fatal.get()
+		case <-cond.ch:
+			return cond.get()
 		case <-ctx.Done():
 			return fmt.Errorf("the server doesn't answer for namespace %q: %w", o.Namespace, err)
 		case <-tick.C:
@@ -240,15 +241,16 @@ func (s *Server) HostPort() string { return s.hostPort }
 
 // Failed is closed when the server met an error it can't go on from; Err says which. The process
 // should end then: workflows continue at the next start.
-func (s *Server) Failed() <-chan struct{} { return s.fatal.ch }
+func (s *Server) Failed() <-chan struct{} { return s.condition.ch }
 
 // Err is the error behind Failed, nil while the server is well.
-func (s *Server) Err() error { return s.fatal.get() }
+func (s *Server) Err() error { return s.condition.get() }
 
 // Stop ends the server, about a second, and frees the folder. Stop workers and clients first. Later
 // calls return the first one's result.
 func (s *Server) Stop() error {
 	s.stop.Do(func() {
+		s.condition.quiet.Store(true)
 		err := s.inner.Stop()
 		s.stopErr = errors.Join(err, s.lock.release())
 	})

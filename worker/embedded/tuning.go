@@ -44,9 +44,9 @@ func tuning() dynamicconfig.StaticClient {
 }
 
 // newServer builds, but doesn't start, the server.
-func newServer(o Options, s *store, p ports, fatal *fatalError) (temporal.Server, error) {
+func newServer(o Options, s *store, p ports, cond *condition) (temporal.Server, error) {
 	c := serverConfig(s, p)
-	log := logger{to: o.Logger.With("component", "temporal"), fatal: fatal}
+	log := logger{to: o.Logger.WithGroup("temporal"), server: cond}
 	// Neither has anything to check on loopback; the server insists on both.
 	authorizer, err := authorization.GetAuthorizerFromConfig(&c.Global.Authorization)
 	if err != nil {
@@ -93,7 +93,7 @@ func serverConfig(s *store, p ports) *config.Config {
 			MasterClusterName:        cluster,
 			CurrentClusterName:       cluster,
 			ClusterInformation: map[string]tcluster.ClusterInformation{
-				cluster: {Enabled: true, InitialFailoverVersion: 1, RPCAddress: p.hostPort(), ClusterID: "gpupool"},
+				cluster: {Enabled: true, InitialFailoverVersion: 1, RPCAddress: p.hostPort()},
 			},
 		},
 		DCRedirectionPolicy: config.DCRedirectionPolicy{Policy: "noop"},
