@@ -29,26 +29,27 @@ func (s TaskState) Ended() bool { return TaskStates.Final(s) }
 // Task is one piece of work for a server's agent, kept until its end is known. ID is workflow id + step + attempt:
 // asking twice is asking once.
 type Task struct {
-	ID       string    `gorm:"primaryKey" json:"id"`
-	Server   string    `json:"server"`
-	Workflow string    `json:"workflow"` // who waits for its end: job/<id>, server/<id>
-	Kind     TaskKind  `json:"kind"`
-	Job      string    `json:"job,omitempty"`
-	Attempt  int       `json:"attempt"` // of the job, or of the onboarding
-	Epoch    int64     `json:"epoch"`
-	Payload  string    `json:"payload"` // JSON; see agentproto
-	State    TaskState `json:"state"`
-	Text     string    `json:"text"`
-	ExitCode *int      `json:"exit_code"`
-	Signal   string    `json:"signal,omitempty"` // that ended its process
-	NoneLeft bool      `json:"none_left"`        // proven: no process of it is left
-	Result   string    `json:"result"`           // JSON; see agentproto
-	Seq      int64     `json:"seq"`              // of the last report kept
-	StopAt   Instant   `json:"stop_at"`          // asked to stop since
-	StopWith string    `json:"stop_with,omitempty"`
-	GraceMS  int64     `gorm:"column:grace_ms" json:"grace_ms"`
-	Created  Instant   `json:"created"`
-	Claimed  Instant   `json:"claimed"`
-	Running  Instant   `json:"running"`
-	Ended    Instant   `json:"ended"`
+	ID        string    `gorm:"primaryKey" json:"id"`
+	Server    string    `json:"server"`
+	Workflow  string    `json:"workflow"` // who waits for its end: job/<id>, server/<id>
+	Kind      TaskKind  `json:"kind"`
+	Job       string    `json:"job,omitempty"`
+	Attempt   int       `json:"attempt"` // of the job, or of the onboarding
+	Epoch     int64     `json:"epoch"`
+	Payload   string    `json:"payload"` // JSON; see agentproto
+	State     TaskState `json:"state"`
+	Text      string    `json:"text"`
+	ExitCode  *int      `json:"exit_code"`
+	Signal    string    `json:"signal,omitempty"` // that ended its process
+	NoneLeft  bool      `json:"none_left"`        // proven: no process of it is left
+	Result    string    `json:"result"`           // JSON; see agentproto
+	Seq       int64     `json:"seq"`              // of the last report kept
+	StopAt    Instant   `json:"stop_at"`          // asked to stop since
+	StopWith  string    `json:"stop_with,omitempty"`
+	GraceMS   int64     `gorm:"column:grace_ms" json:"grace_ms"`
+	Created   Instant   `json:"created"`
+	Delivered Instant   `json:"-"` // last time it (or its stop) was handed to the agent
+	Claimed   Instant   `json:"claimed"`
+	Running   Instant   `json:"running"`
+	Ended     Instant   `json:"ended"`
 }

@@ -50,15 +50,23 @@ func (s *Store) Events(ctx context.Context, after int64, limit int, f EventFilte
 func (s *Store) WaitEvents(ctx context.Context, after int64, limit int, f EventFilter, wait time.Duration) ([]schema.Event, int64, error) {
 	deadline := time.NewTimer(wait)
 	defer deadline.Stop()
+	topic := TopicAll
+	switch {
+	case f.Job != "":
+		topic = TopicJob(f.Job)
+	case f.Server != "":
+		topic = TopicServer(f.Server)
+	}
+	w := s.Watch(topic)
+	defer w.Close()
 	for {
-		rung := s.bell.wait()
 		ev, next, err := s.Events(ctx, after, limit, f)
 		if err != nil || len(ev) > 0 {
 			return ev, next, err
 		}
 		after = next
 		select {
-		case <-rung:
+		case <-w.C:
 		case <-deadline.C:
 			return nil, after, nil
 		case <-ctx.Done():
@@ -66,9 +74,6 @@ func (s *Store) WaitEvents(ctx context.Context, after int64, limit int, f EventF
 		}
 	}
 }
-
-// Changed returns a channel that is closed at the next event. Take it before reading, so that nothing is missed.
-func (s *Store) Changed() <-chan struct{} { return s.bell.wait() }
 
 // Head is the newest event's number.
 func (s *Store) Head(ctx context.Context) (int64, error) {
@@ -92,45 +97,115 @@ func (s *Store) SetCursor(ctx context.Context, name string, seq int64) error {
 	})
 }
 
-// listen asks PostgreSQL for news of other processes. 100 ms is far below what a person notices and costs one
-// primary-key read.
-func (s *Store) listen(ctx context.Context) {
-	t := time.NewTicker(100 * time.Millisecond)
-	defer t.Stop()
-	for {
-		select {
-		case <-ctx.Done():
-			return
-		case <-t.C:
-			if n, err := s.Head(ctx); err == nil {
-				s.bell.ring(n)
+// Topics a Watch can be for.
+const TopicAll = "all"
+
+// TopicJob wakes at each event about the job.
+func TopicJob(id string) string { return "job/" + id }
+
+// TopicServer wakes at each event about the server.
+func TopicServer(id string) string { return "server/" + id }
+
+// TopicTasks wakes when there is work for the server's agent.
+func TopicTasks(server string) string { return "tasks/" + server }
+
+// Watch wakes its owner when something it is for has happened. C holds at most one wake-up: read state after taking it.
+type Watch struct {
+	C     chan struct{}
+	hub   *hub
+	topic string
+}
+
+// Watch starts one; its owner closes it. What happens after this call is never missed.
+func (s *Store) Watch(topic string) *Watch { return s.hub.watch(topic) }
+
+// Close ends the watch.
+func (w *Watch) Close() { w.hub.drop(w) }
+
+// hub hands what was committed to those who watch for it, without asking the database. On PostgreSQL it also hears
+// of other processes' events, by listen.
+type hub struct {
+	mu      sync.Mutex
+	watches map[string]map[*Watch]struct{}
+}
+
+func newHub() *hub { return &hub{watches: map[string]map[*Watch]struct{}{}} }
+
+func (h *hub) watch(topic string) *Watch {
+	w := &Watch{C: make(chan struct{}, 1), hub: h, topic: topic}
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	if h.watches[topic] == nil {
+		h.watches[topic] = map[*Watch]struct{}{}
+	}
+	h.watches[topic][w] = struct{}{}
+	return w
+}
+
+func (h *hub) drop(w *Watch) {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	delete(h.watches[w.topic], w)
+	if len(h.watches[w.topic]) == 0 {
+		delete(h.watches, w.topic)
+	}
+}
+
+func (h *hub) publish(events []schema.Event) {
+	if len(events) == 0 {
+		return
+	}
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	h.wake(TopicAll)
+	for _, e := range events {
+		if e.Job != "" {
+			h.wake(TopicJob(e.Job))
+		}
+		if e.Server != "" {
+			h.wake(TopicServer(e.Server))
+			if e.Kind == schema.EventTaskQueued {
+				h.wake(TopicTasks(e.Server))
 			}
 		}
 	}
 }
 
-// bell wakes all who wait when a newer number is rung.
-type bell struct {
-	mu   sync.Mutex
-	last int64
-	ch   chan struct{}
-}
-
-func newBell() *bell { return &bell{ch: make(chan struct{})} }
-
-func (b *bell) ring(n int64) {
-	b.mu.Lock()
-	defer b.mu.Unlock()
-	if n <= b.last {
-		return
+func (h *hub) wake(topic string) {
+	for w := range h.watches[topic] {
+		select {
+		case w.C <- struct{}{}:
+		default: // it has a wake-up waiting already
+		}
 	}
-	b.last = n
-	close(b.ch)
-	b.ch = make(chan struct{})
 }
 
-func (b *bell) wait() <-chan struct{} {
-	b.mu.Lock()
-	defer b.mu.Unlock()
-	return b.ch
+// listen hears of events that other processes commit. 100 ms is far below what a person notices and costs one
+// primary-key read.
+func (s *Store) listen(ctx context.Context) {
+	t := time.NewTicker(100 * time.Millisecond)
+	defer t.Stop()
+	at, err := s.Head(ctx)
+	for err != nil && ctx.Err() == nil {
+		<-t.C
+		at, err = s.Head(ctx)
+	}
+	for {
+		select {
+		case <-ctx.Done():
+			return
+		case <-t.C:
+			for {
+				ev, next, err := s.Events(ctx, at, 1000, EventFilter{})
+				if err != nil {
+					break // asked again at the next tick
+				}
+				s.hub.publish(ev)
+				at = next
+				if len(ev) < 1000 {
+					break
+				}
+			}
+		}
+	}
 }

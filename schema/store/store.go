@@ -47,14 +47,14 @@ type Store struct {
 	clock    func() time.Time
 	log      *slog.Logger
 
-	bell *bell
+	hub  *hub
 	stop context.CancelFunc
 	wg   sync.WaitGroup
 }
 
 // Open opens the database and brings it to the newest schema.
 func Open(ctx context.Context, c Config) (*Store, error) {
-	s := &Store{clock: c.Clock, log: c.Log, bell: newBell()}
+	s := &Store{clock: c.Clock, log: c.Log, hub: newHub()}
 	if s.clock == nil {
 		s.clock = time.Now
 	}
@@ -182,11 +182,9 @@ func (tx *Tx) Emit(e schema.Event, data any) {
 // PostgreSQL (serialisation, deadlock) runs again, so f must have no effect but through tx.
 func (s *Store) Write(ctx context.Context, f func(tx *Tx) error) error {
 	for try := 0; ; try++ {
-		last, err := s.write(ctx, f)
+		events, err := s.write(ctx, f)
 		if err == nil {
-			if last > 0 {
-				s.bell.ring(last)
-			}
+			s.hub.publish(events)
 			return nil
 		}
 		var pg *pgconn.PgError
@@ -197,38 +195,39 @@ func (s *Store) Write(ctx context.Context, f func(tx *Tx) error) error {
 	}
 }
 
-func (s *Store) write(ctx context.Context, f func(tx *Tx) error) (int64, error) {
-	var last int64
+func (s *Store) write(ctx context.Context, f func(tx *Tx) error) ([]schema.Event, error) {
+	var tx *Tx
 	err := s.w.WithContext(ctx).Transaction(func(db *gorm.DB) error {
-		tx := &Tx{db: db, s: s, now: s.Now()}
+		tx = &Tx{db: db, s: s, now: s.Now()}
 		if err := f(tx); err != nil {
 			return err
 		}
-		var err error
-		last, err = tx.flush()
-		return err
+		return tx.flush()
 	})
-	return last, err
+	if err != nil {
+		return nil, err
+	}
+	return tx.events, nil
 }
 
 // flush takes sequence numbers by updating one row, whose lock is held until the commit: so numbers are handed out
 // in commit order, and a reader that sees n sees all below it.
-func (tx *Tx) flush() (int64, error) {
+func (tx *Tx) flush() error {
 	n := len(tx.events)
 	if n == 0 {
-		return 0, nil
+		return nil
 	}
 	var last int64
 	if err := tx.db.Raw("UPDATE event_seq SET seq = seq + ? WHERE one = 1 RETURNING seq", n).Scan(&last).Error; err != nil {
-		return 0, fmt.Errorf("taking event numbers: %w", err)
+		return fmt.Errorf("taking event numbers: %w", err)
 	}
 	for i := range tx.events {
 		tx.events[i].Seq = last - int64(n-1-i)
 	}
 	if err := tx.db.CreateInBatches(tx.events, 200).Error; err != nil {
-		return 0, fmt.Errorf("writing events: %w", err)
+		return fmt.Errorf("writing events: %w", err)
 	}
-	return last, nil
+	return nil
 }
 
 // lock reads one row for change: on PostgreSQL it is locked until the end; on SQLite the transaction is the only writer.

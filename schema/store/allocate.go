@@ -1,0 +1,416 @@
+package store
+
+import (
+	"context"
+	"encoding/json"
+	"fmt"
+
+	"gpupool/schema"
+)
+
+// TakeEpoch makes holder the region's allocator: every commit under an earlier epoch is refused from now on.
+func (s *Store) TakeEpoch(ctx context.Context, region, holder string) (int64, error) {
+	var epoch int64
+	err := s.Write(ctx, func(tx *Tx) error {
+		return tx.db.Raw(`INSERT INTO allocator_epochs (region, epoch, holder, taken_at) VALUES (?, 1, ?, ?)
+			ON CONFLICT (region) DO UPDATE SET epoch = allocator_epochs.epoch + 1, holder = excluded.holder, taken_at = excluded.taken_at RETURNING epoch`, region, holder, tx.now).Scan(&epoch).Error
+	})
+	return epoch, err
+}
+
+// Start is one placement that a cycle decided.
+type Start struct {
+	Job     string
+	Attempt int
+	Places  []Place
+}
+
+// Victim is an attempt that a cycle wants to end for another job.
+type Victim struct {
+	Job     string
+	Attempt int
+	For     string
+	Cause   string
+}
+
+// Cycle is what one cycle of the allocator decided.
+type Cycle struct {
+	Number  int64
+	Starts  []Start
+	Victims []Victim
+	Reasons map[string]schema.ReasonDoc // job -> why it waits; only those that changed
+}
+
+// Refusal is a start that the database did not allow, and why.
+type Refusal struct {
+	Job     string
+	Attempt int
+	Why     string
+}
+
+// CommitCycle writes a cycle's decisions in one transaction under epoch. Health, cordons, phase and job state are
+// checked here, at the moment of the act: what has changed since the cycle read it is refused, start by start, with
+// nothing written for it. A CodeStale error means that another allocator has taken over: stop at once.
+func (s *Store) CommitCycle(ctx context.Context, region string, epoch int64, c Cycle) ([]Refusal, error) {
+	var refused []Refusal
+	err := s.Write(ctx, func(tx *Tx) error {
+		refused = nil
+		n, err := tx.exec("UPDATE allocator_epochs SET cycle = ? WHERE region = ? AND epoch = ?", c.Number, region, epoch)
+		if err != nil {
+			return err
+		}
+		if n == 0 {
+			return schema.Stale(fmt.Sprintf("epoch %d of region %s has passed", epoch, region))
+		}
+		if len(c.Starts) > 0 {
+			world, err := tx.freeWorld(c.Starts)
+			if err != nil {
+				return err
+			}
+			for _, st := range c.Starts {
+				why, err := tx.start(region, epoch, st, world)
+				if err != nil {
+					return err
+				}
+				if why != "" {
+					refused = append(refused, Refusal{st.Job, st.Attempt, why})
+				}
+			}
+		}
+		for _, v := range c.Victims {
+			j, err := tx.job(v.Job)
+			if err != nil {
+				return err
+			}
+			if j.Attempt != v.Attempt || j.State.Ended() || j.State == schema.JobQueued {
+				continue // it has ended by itself
+			}
+			if err := tx.requestStop(&j, schema.AttemptPreempted, "allocator", v.Cause); err != nil {
+				return err
+			}
+		}
+		for job, r := range c.Reasons {
+			if err := tx.setReason(job, r); err != nil {
+				return err
+			}
+		}
+		return nil
+	})
+	return refused, err
+}
+
+// world is what the starts of one cycle need to know of the database at this moment.
+type world struct {
+	free map[string]string // accelerator -> the server it is free and good on
+	bad  map[string]string // accelerator or server -> why it may not be used
+}
+
+func (tx *Tx) freeWorld(starts []Start) (world, error) {
+	w := world{free: map[string]string{}, bad: map[string]string{}}
+	servers, accs := map[string]bool{}, []string{}
+	for _, st := range starts {
+		for _, p := range st.Places {
+			servers[p.Server] = true
+			accs = append(accs, p.Accelerators...)
+		}
+	}
+	ids := make([]string, 0, len(servers))
+	for id := range servers {
+		ids = append(ids, id)
+	}
+	for len(ids) > 0 {
+		part := ids[:min(len(ids), 500)]
+		ids = ids[len(part):]
+		var srv []schema.Server
+		if err := tx.db.Select("id", "name", "phase").Where("id IN ?", part).Find(&srv).Error; err != nil {
+			return w, err
+		}
+		for _, v := range srv {
+			if v.Phase != schema.PhaseAvailable {
+				w.bad[v.ID] = fmt.Sprintf("server %s is %s", v.Name, v.Phase)
+			}
+		}
+		var cordons []schema.Cordon
+		if err := tx.db.Where("server IN ? AND lifted_at = 0", part).Find(&cordons).Error; err != nil {
+			return w, err
+		}
+		for _, c := range cordons {
+			if c.Accelerator != "" {
+				w.bad[c.Accelerator] = "cordoned: " + c.Reason
+			} else {
+				w.bad[c.Server] = "cordoned: " + c.Reason
+			}
+		}
+	}
+	for len(accs) > 0 {
+		part := accs[:min(len(accs), 500)]
+		accs = accs[len(part):]
+		var rows []struct {
+			ID, Server string
+			Health     schema.Health
+			Live       int64
+		}
+		if err := tx.db.Raw(`SELECT a.id, a.server, a.health, (SELECT count(*) FROM allocations x WHERE x.accelerator = a.id AND x.released_at = 0) AS live
+			FROM accelerators a WHERE a.id IN ? AND a.removed_at = 0`, part).Scan(&rows).Error; err != nil {
+			return w, err
+		}
+		for _, r := range rows {
+			switch {
+			case r.Health != schema.HealthHealthy:
+				w.bad[r.ID] = "accelerator is " + string(r.Health)
+			case r.Live > 0:
+				w.bad[r.ID] = "accelerator is held by another job"
+			default:
+				w.free[r.ID] = r.Server
+			}
+		}
+	}
+	return w, nil
+}
+
+func (tx *Tx) start(region string, epoch int64, st Start, w world) (refused string, err error) {
+	j, err := tx.job(st.Job)
+	if err != nil {
+		return "", err
+	}
+	switch {
+	case j.State != schema.JobQueued:
+		return fmt.Sprintf("job is %s", j.State), nil
+	case j.Attempt+1 != st.Attempt:
+		return fmt.Sprintf("job's next attempt is %d, not %d", j.Attempt+1, st.Attempt), nil
+	case j.Held:
+		return "job is held", nil
+	}
+	count := 0
+	for _, p := range st.Places {
+		if why := w.bad[p.Server]; why != "" {
+			return why, nil
+		}
+		for _, a := range p.Accelerators {
+			if why := w.bad[a]; why != "" {
+				return why, nil
+			}
+			if w.free[a] != p.Server {
+				return "accelerator is not on that server any more", nil
+			}
+		}
+		if len(p.Accelerators) != j.PerNode {
+			return fmt.Sprintf("%d accelerators on a server where the spec has %d", len(p.Accelerators), j.PerNode), nil
+		}
+		count++
+	}
+	if count != j.Nodes {
+		return fmt.Sprintf("%d servers for a job of %d", count, j.Nodes), nil
+	}
+	var rows []schema.Allocation
+	for _, p := range st.Places {
+		for _, a := range p.Accelerators {
+			w.bad[a] = "accelerator is held by another job"
+			rows = append(rows, schema.Allocation{ID: fmt.Sprintf("%s/%d/%s", st.Job, st.Attempt, a), Job: st.Job, Attempt: st.Attempt, Accelerator: a, Server: p.Server, Region: region, AllocatedAt: tx.now})
+		}
+	}
+	if err := tx.db.CreateInBatches(rows, 200).Error; err != nil {
+		return "", err
+	}
+	if err := tx.db.Create(&schema.Attempt{Job: st.Job, Attempt: st.Attempt, Epoch: epoch, AllocatedAt: tx.now}).Error; err != nil {
+		return "", err
+	}
+	j.Attempt = st.Attempt
+	reason, err := json.Marshal(schema.ReasonDoc{Code: schema.ReasonDispatching, Class: "in progress", Since: tx.now, EvaluatedAt: tx.now, ClearsWhen: "every server of the job has started its part",
+		Detail: mustJSON(map[string]any{"backend": "node", "attempt": st.Attempt, "since": tx.now})})
+	if err != nil {
+		return "", err
+	}
+	j.Reason = string(reason)
+	tx.Emit(schema.Event{Kind: schema.EventJobAllocated, Subject: j.ID, Job: j.ID, Tenant: j.Tenant}, map[string]any{"attempt": st.Attempt, "epoch": epoch})
+	return "", tx.setJobState(&j, schema.JobStarting, "")
+}
+
+func (tx *Tx) setReason(job string, r schema.ReasonDoc) error {
+	var row struct {
+		State          schema.JobState
+		Tenant, Reason string
+	}
+	if err := tx.db.Raw("SELECT state, tenant, reason FROM jobs WHERE id = ?", job).Scan(&row).Error; err != nil {
+		return err
+	}
+	if row.State != schema.JobQueued {
+		return nil
+	}
+	var old schema.ReasonDoc
+	_ = json.Unmarshal([]byte(row.Reason), &old)
+	if old.Code == r.Code && old.Since != 0 {
+		r.Since = old.Since
+	}
+	b, err := json.Marshal(r)
+	if err != nil {
+		return err
+	}
+	if _, err := tx.exec("UPDATE jobs SET reason = ?, version = version + 1 WHERE id = ? AND state = ?", string(b), job, schema.JobQueued); err != nil {
+		return err
+	}
+	if old.Code != r.Code {
+		tx.Emit(schema.Event{Kind: schema.EventJobReason, Subject: job, Job: job, Tenant: row.Tenant}, map[string]any{"code": r.Code, "clears_when": r.ClearsWhen})
+	}
+	return nil
+}
+
+func mustJSON(v any) json.RawMessage {
+	b, err := json.Marshal(v)
+	if err != nil {
+		panic(fmt.Sprintf("%T can't be marshalled: %v", v, err)) // a programming error
+	}
+	return b
+}
+
+// Settle is how an attempt ended and was settled.
+type Settle struct {
+	Outcome schema.AttemptOutcome
+	State   schema.JobState // the job's state afterwards
+}
+
+// SettleAttempt releases what an attempt held, writes its ledger rows and moves the job on, in one transaction.
+// It refuses while a part is running, but on the servers named in unconfirmed: those are cordoned in the same
+// transaction, so that what may still be in use is not given out. Repeating it changes nothing.
+func (s *Store) SettleAttempt(ctx context.Context, job string, attempt int, unconfirmed []string) (Settle, error) {
+	var out Settle
+	err := s.Write(ctx, func(tx *Tx) error {
+		j, err := tx.job(job)
+		if err != nil {
+			return err
+		}
+		var a schema.Attempt
+		if err := one(tx.lock(&a, "job = ? AND attempt = ?", job, attempt), "attempt of job", job); err != nil {
+			return err
+		}
+		if a.ReleasedAt != 0 {
+			out = Settle{a.Outcome, j.State}
+			return nil
+		}
+		isUnconfirmed := map[string]bool{}
+		for _, v := range unconfirmed {
+			isUnconfirmed[v] = true
+		}
+		var tasks []schema.Task
+		if err := tx.db.Where("job = ? AND attempt = ?", job, attempt).Order("id").Find(&tasks).Error; err != nil {
+			return err
+		}
+		clean := true // every part ended by itself with 0
+		var exit *int
+		cause := a.Cause
+		for i := range tasks {
+			t := &tasks[i]
+			if !t.State.Ended() || !t.NoneLeft {
+				if !isUnconfirmed[t.Server] {
+					return schema.Unsafe(fmt.Sprintf("part %s of job %s is %s", t.ID, job, t.State), "it is released when no process of it is left")
+				}
+				if !t.State.Ended() {
+					t.State, t.Text, t.Ended = schema.TaskCancelled, "its end could not be confirmed", tx.now
+					if err := tx.db.Save(t).Error; err != nil {
+						return err
+					}
+				}
+				v, err := tx.server(t.Server)
+				if err != nil {
+					return err
+				}
+				if _, err := tx.cordon(v, "", schema.CordonRelease, "job/"+job, "the end of job "+job+" could not be confirmed: processes of it may be left"); err != nil {
+					return err
+				}
+			}
+			if t.ExitCode == nil || *t.ExitCode != 0 || t.State != schema.TaskDone {
+				clean = false
+			}
+			if t.ExitCode != nil && (exit == nil || *exit == 0) {
+				exit = t.ExitCode
+			}
+			if cause == "" && t.State != schema.TaskDone {
+				cause = t.Text
+			}
+		}
+		switch {
+		case len(tasks) > 0 && clean && (a.StopWhy == "" || a.StopWhy == schema.AttemptPreempted || a.StopWhy == schema.AttemptLost):
+			a.Outcome, cause = schema.AttemptCompleted, ""
+		case a.StopWhy != "":
+			a.Outcome = a.StopWhy
+		default:
+			a.Outcome = schema.AttemptFailed
+			if cause == "" && exit != nil {
+				cause = fmt.Sprintf("exit code %d", *exit)
+			}
+		}
+		a.ReleasedAt, a.ExitCode, a.Cause = tx.now, exit, cause
+		if err := tx.db.Save(&a).Error; err != nil {
+			return err
+		}
+		if err := tx.release(j, a); err != nil {
+			return err
+		}
+		tx.Emit(schema.Event{Kind: schema.EventJobReleased, Subject: job, Job: job, Tenant: j.Tenant}, map[string]any{"attempt": attempt, "outcome": a.Outcome})
+		if j.Attempt != attempt {
+			return fmt.Errorf("job %s is at attempt %d while attempt %d was live", job, j.Attempt, attempt)
+		}
+		j.ExitCode = exit
+		to := schema.JobFailed
+		switch a.Outcome {
+		case schema.AttemptCompleted:
+			to = schema.JobCompleted
+		case schema.AttemptCancelled:
+			to = schema.JobCancelled
+		case schema.AttemptTimeout:
+			to = schema.JobTimeout
+		case schema.AttemptPreempted:
+			to = schema.JobQueued
+		case schema.AttemptLost, schema.AttemptUnstarted:
+			j.Requeues++
+			if to = schema.JobQueued; j.Requeues > j.RequeueLimit {
+				to, cause = schema.JobFailed, fmt.Sprintf("lost to hardware %d times, the requeue limit is %d; last: %s", j.Requeues, j.RequeueLimit, cause)
+			}
+		}
+		if to == schema.JobQueued {
+			reason, err := json.Marshal(schema.ReasonDoc{Code: schema.ReasonNotEvaluated, Class: "in progress", Since: tx.now, EvaluatedAt: tx.now, ClearsWhen: "the allocator's next cycle has seen the job"})
+			if err != nil {
+				return err
+			}
+			j.Reason = string(reason)
+		}
+		out = Settle{a.Outcome, to}
+		return tx.setJobState(&j, to, cause)
+	})
+	return out, err
+}
+
+// release frees an attempt's accelerators and writes one ledger row for each.
+func (tx *Tx) release(j schema.Job, a schema.Attempt) error {
+	var held []schema.Allocation
+	if err := tx.db.Where("job = ? AND attempt = ? AND released_at = 0", a.Job, a.Attempt).Find(&held).Error; err != nil {
+		return err
+	}
+	servers := map[string]bool{}
+	var rows []schema.LedgerRow
+	for _, h := range held {
+		servers[h.Server] = true
+		rows = append(rows, schema.LedgerRow{ID: fmt.Sprintf("%s/%d/%s/0", h.Job, h.Attempt, h.Accelerator), Kind: schema.LedgerUsage, Job: h.Job, Attempt: h.Attempt, Accelerator: h.Accelerator, Server: h.Server,
+			Tenant: j.Tenant, Project: j.Project, Spec: j.Spec, Model: j.Model, Region: h.Region, Start: h.AllocatedAt, Running: a.RunningAt, Stopping: a.StoppingAt, End: tx.now, Outcome: a.Outcome})
+	}
+	if len(rows) > 0 {
+		if err := tx.db.CreateInBatches(rows, 200).Error; err != nil {
+			return err
+		}
+	}
+	if _, err := tx.exec("UPDATE allocations SET released_at = ? WHERE job = ? AND attempt = ? AND released_at = 0", tx.now, a.Job, a.Attempt); err != nil {
+		return err
+	}
+	for id := range servers {
+		var v schema.Server
+		if err := tx.db.Where("id = ?", id).Take(&v).Error; err != nil {
+			return err
+		}
+		if v.Phase == schema.PhaseDraining {
+			if err := tx.emitIfDrained(v); err != nil {
+				return err
+			}
+		}
+	}
+	return nil
+}

@@ -1,0 +1,579 @@
+package store
+
+import (
+	"context"
+	"encoding/json"
+	"fmt"
+	"time"
+
+	"gpupool/schema"
+	"gpupool/schema/agentproto"
+)
+
+// NewJob is a job as it is submitted.
+type NewJob struct {
+	Tenant, Project, Name, Spec string
+	Nodes, Priority             int
+	Preemptible                 bool
+	Same                        string // "", nvlink, rack, site, region
+	SameRequired                bool
+	Region                      string // empty = the only region there is
+	Command                     []string
+	Env                         map[string]string
+	WorkDir                     string
+	TimeLimit, MaxQueue, Grace  time.Duration
+	NotBefore                   schema.Instant
+	Held                        bool
+	RequeueLimit                *int // nil = DefaultRequeueLimit
+}
+
+// Limits of a job.
+const (
+	MaxNodes            = 4096
+	MaxPriority         = 1000
+	DefaultRequeueLimit = 3
+	DefaultGrace        = 10 * time.Second
+	MaxTimeLimit        = 365 * 24 * time.Hour
+)
+
+func (n *NewJob) check() error {
+	if n.Nodes < 1 || n.Nodes > MaxNodes {
+		return schema.Invalid("nodes", n.Nodes, fmt.Sprintf("1 to %d", MaxNodes))
+	}
+	if n.Priority < 0 || n.Priority > MaxPriority {
+		return schema.Invalid("priority", n.Priority, fmt.Sprintf("0 to %d", MaxPriority))
+	}
+	if len(n.Name) > 200 {
+		return schema.Invalid("name", n.Name, "at most 200 characters")
+	}
+	if len(n.Command) == 0 || n.Command[0] == "" {
+		return schema.Invalid("command", "", "the program and its arguments, as a list")
+	}
+	size := 0
+	for i, a := range n.Command {
+		for _, c := range []byte(a) {
+			if c == 0 {
+				return schema.Invalid(fmt.Sprintf("command[%d]", i), a, "text without NUL bytes")
+			}
+		}
+		size += len(a)
+	}
+	for k, v := range n.Env {
+		if k == "" || !envName(k) {
+			return schema.Invalid("env", k, "names of letters, digits and _, not beginning with a digit")
+		}
+		size += len(k) + len(v)
+	}
+	if size > 128<<10 {
+		return schema.Invalid("command", fmt.Sprintf("%d bytes", size), "command and env of at most 128 KiB together")
+	}
+	switch n.Same {
+	case "", "nvlink", "rack", "site", "region":
+	default:
+		return schema.Invalid("same", n.Same, "nvlink, rack, site or region, or nothing")
+	}
+	for _, d := range []struct {
+		field string
+		v     time.Duration
+	}{{"time_limit", n.TimeLimit}, {"max_queue", n.MaxQueue}, {"grace", n.Grace}} {
+		if d.v < 0 || d.v > MaxTimeLimit {
+			return schema.Invalid(d.field, d.v, "0 for none, at most 8760h")
+		}
+	}
+	if n.Grace == 0 {
+		n.Grace = DefaultGrace
+	}
+	if n.RequeueLimit == nil {
+		d := DefaultRequeueLimit
+		n.RequeueLimit = &d
+	}
+	if *n.RequeueLimit < 0 || *n.RequeueLimit > 1000 {
+		return schema.Invalid("requeue_limit", *n.RequeueLimit, "0 to 1000")
+	}
+	return nil
+}
+
+func envName(s string) bool {
+	for i, c := range s {
+		if !(c == '_' || c >= 'A' && c <= 'Z' || c >= 'a' && c <= 'z' || i > 0 && c >= '0' && c <= '9') {
+			return false
+		}
+	}
+	return true
+}
+
+// SubmitJob stores a job and the event that starts its workflow, in one transaction. The same tenant's same key with
+// the same body is the same job, for ever; with another body it is refused.
+func (s *Store) SubmitJob(ctx context.Context, by, idempotencyKey, bodyHash string, in NewJob) (job schema.Job, created bool, err error) {
+	if err := in.check(); err != nil {
+		return job, false, err
+	}
+	command, err := json.Marshal(in.Command)
+	if err != nil {
+		return job, false, err
+	}
+	if in.Env == nil {
+		in.Env = map[string]string{}
+	}
+	env, err := json.Marshal(in.Env)
+	if err != nil {
+		return job, false, err
+	}
+	err = s.Write(ctx, func(tx *Tx) error {
+		job, created = schema.Job{}, false
+		id := NewID("job", tx.now)
+		if idempotencyKey != "" {
+			n, err := tx.exec("INSERT INTO idempotency (scope, key, body_hash, result, at) VALUES (?, ?, ?, ?, ?) ON CONFLICT DO NOTHING", in.Tenant, idempotencyKey, bodyHash, id, tx.now)
+			if err != nil {
+				return err
+			}
+			if n == 0 {
+				var row struct{ BodyHash, Result string }
+				if err := tx.db.Raw("SELECT body_hash, result FROM idempotency WHERE scope = ? AND key = ?", in.Tenant, idempotencyKey).Scan(&row).Error; err != nil {
+					return err
+				}
+				if row.BodyHash != bodyHash {
+					return &schema.Error{Code: schema.CodeReused, Field: "Idempotency-Key", Message: fmt.Sprintf("%q was used for another body", idempotencyKey), Hint: "it made " + row.Result + "; use a new key for a new job"}
+				}
+				return one(tx.db.Where("id = ?", row.Result).Take(&job).Error, "job", row.Result)
+			}
+		}
+		var tenant schema.Tenant
+		if err := one(tx.db.Where("name = ?", in.Tenant).Take(&tenant).Error, "tenant", in.Tenant); err != nil {
+			return err
+		}
+		var projects int64
+		if err := tx.db.Raw("SELECT count(*) FROM projects WHERE tenant = ? AND name = ?", in.Tenant, in.Project).Scan(&projects).Error; err != nil {
+			return err
+		}
+		if projects == 0 {
+			return &schema.Error{Code: schema.CodeInvalid, Field: "project", Message: fmt.Sprintf("tenant %s has no project %q", in.Tenant, in.Project), Hint: "a tenant admin makes it"}
+		}
+		var spec schema.Spec
+		if err := tx.db.Where("name = ?", in.Spec).Take(&spec).Error; err != nil {
+			if !isNoRows(err) {
+				return err
+			}
+			return tx.unknownSpec(in.Spec)
+		}
+		if spec.RetiredAt != 0 && spec.RetiredAt <= tx.now {
+			return &schema.Error{Code: schema.CodeInvalid, Field: "spec", Message: fmt.Sprintf("%q is retired since %s", in.Spec, spec.RetiredAt), Hint: "list the specs and choose another"}
+		}
+		region, err := tx.region(in.Region)
+		if err != nil {
+			return err
+		}
+		var seq int64
+		if err := tx.db.Raw("UPDATE job_seq SET seq = seq + 1 WHERE one = 1 RETURNING seq").Scan(&seq).Error; err != nil {
+			return err
+		}
+		heldBy := ""
+		if in.Held {
+			heldBy = by
+		}
+		reason, _ := json.Marshal(schema.ReasonDoc{Code: schema.ReasonNotEvaluated, Class: "in progress", Since: tx.now, EvaluatedAt: tx.now, ClearsWhen: "the allocator's next cycle has seen the job"})
+		job = schema.Job{ID: id, Seq: seq, Tenant: in.Tenant, Project: in.Project, Name: in.Name, Spec: spec.Name, Model: spec.Model, Nodes: in.Nodes, PerNode: spec.Accelerators,
+			Priority: min(in.Priority, tenant.MaxPriority), Preemptible: in.Preemptible, Same: in.Same, SameRequired: in.SameRequired, Region: region, Command: string(command), Env: string(env), WorkDir: in.WorkDir,
+			TimeLimit: in.TimeLimit.Milliseconds(), MaxQueue: in.MaxQueue.Milliseconds(), Grace: in.Grace.Milliseconds(), NotBefore: in.NotBefore, Held: in.Held, HeldBy: heldBy, RequeueLimit: *in.RequeueLimit,
+			State: schema.JobQueued, Reason: string(reason), SubmittedBy: by, SubmittedAt: tx.now}
+		created = true
+		tx.Emit(schema.Event{Kind: schema.EventJobSubmitted, Subject: id, Job: id, Tenant: job.Tenant, By: by}, map[string]any{"spec": job.Spec, "nodes": job.Nodes})
+		return tx.db.Create(&job).Error
+	})
+	return job, created, err
+}
+
+func (tx *Tx) unknownSpec(name string) error {
+	var names []string
+	if err := tx.db.Raw("SELECT name FROM specs WHERE retired_at = 0 ORDER BY name").Scan(&names).Error; err != nil {
+		return err
+	}
+	return &schema.Error{Code: schema.CodeInvalid, Field: "spec", Message: fmt.Sprintf("%q is not a spec", name), Hint: fmt.Sprintf("one of %v", names)}
+}
+
+// region is the one named, or the only one.
+func (tx *Tx) region(name string) (string, error) {
+	var regions []string
+	if err := tx.db.Raw("SELECT DISTINCT region FROM servers ORDER BY region").Scan(&regions).Error; err != nil {
+		return "", err
+	}
+	if name == "" {
+		if len(regions) == 1 {
+			return regions[0], nil
+		}
+		return "", schema.Invalid("region", name, fmt.Sprintf("one of %v", regions))
+	}
+	for _, r := range regions {
+		if r == name {
+			return r, nil
+		}
+	}
+	return "", schema.Invalid("region", name, fmt.Sprintf("one of %v", regions))
+}
+
+// Job finds one by id.
+func (s *Store) Job(ctx context.Context, id string) (schema.Job, error) {
+	var j schema.Job
+	return j, one(s.read(ctx).Where("id = ?", id).Take(&j).Error, "job", id)
+}
+
+// JobFilter narrows Jobs; empty fields don't.
+type JobFilter struct {
+	Tenant, Project, Region string
+	State                   schema.JobState
+	Live                    bool  // not ended
+	Before                  int64 // only jobs with a lower Seq; 0 = from the newest
+	Limit                   int   // 0 = 100
+	Oldest                  bool  // oldest first, as the queue is read
+}
+
+// Jobs lists the newest first.
+func (s *Store) Jobs(ctx context.Context, f JobFilter) ([]schema.Job, error) {
+	if f.Limit <= 0 {
+		f.Limit = 100
+	}
+	q := s.read(ctx).Limit(f.Limit)
+	if f.Oldest {
+		q = q.Order("seq")
+	} else {
+		q = q.Order("seq DESC")
+	}
+	for col, v := range map[string]string{"tenant": f.Tenant, "project": f.Project, "region": f.Region, "state": string(f.State)} {
+		if v != "" {
+			q = q.Where(col+" = ?", v)
+		}
+	}
+	if f.Live {
+		q = q.Where("ended_at = 0")
+	}
+	if f.Before > 0 {
+		q = q.Where("seq < ?", f.Before)
+	}
+	var out []schema.Job
+	return out, q.Find(&out).Error
+}
+
+// Attempts of a job, first to last.
+func (s *Store) Attempts(ctx context.Context, job string) ([]schema.Attempt, error) {
+	var out []schema.Attempt
+	return out, s.read(ctx).Where("job = ?", job).Order("attempt").Find(&out).Error
+}
+
+// JobAllocations are all that a job ever held.
+func (s *Store) JobAllocations(ctx context.Context, job string) ([]schema.Allocation, error) {
+	var out []schema.Allocation
+	return out, s.read(ctx).Where("job = ?", job).Order("attempt, server, accelerator").Find(&out).Error
+}
+
+// JobTasks are the tasks of one attempt, in the order of rank; of the newest where attempt is 0.
+func (s *Store) JobTasks(ctx context.Context, job string, attempt int) ([]schema.Task, error) {
+	q := s.read(ctx).Where("job = ?", job).Order("id")
+	if attempt == 0 {
+		q = q.Where("attempt = (SELECT attempt FROM jobs WHERE id = ?)", job)
+	} else {
+		q = q.Where("attempt = ?", attempt)
+	}
+	var out []schema.Task
+	return out, q.Find(&out).Error
+}
+
+// RunTaskID is the id of one node's part of an attempt.
+func RunTaskID(job string, attempt, rank int) string {
+	return fmt.Sprintf("job/%s/%d/%04d", job, attempt, rank)
+}
+
+// HoldJob keeps a queued job from being started.
+func (s *Store) HoldJob(ctx context.Context, job, by string) error {
+	return s.hold(ctx, job, by, true)
+}
+
+// UnholdJob lets it go.
+func (s *Store) UnholdJob(ctx context.Context, job, by string) error {
+	return s.hold(ctx, job, by, false)
+}
+
+func (s *Store) hold(ctx context.Context, job, by string, on bool) error {
+	return s.Write(ctx, func(tx *Tx) error {
+		j, err := tx.job(job)
+		if err != nil {
+			return err
+		}
+		if j.State != schema.JobQueued {
+			return schema.Conflict(fmt.Sprintf("job %s is %s", job, j.State), "only a queued job is held or released")
+		}
+		if j.Held == on {
+			return nil
+		}
+		j.Held, j.HeldBy = on, ""
+		kind := schema.EventJobUnheld
+		if on {
+			j.HeldBy, kind = by, schema.EventJobHeld
+		}
+		tx.Emit(schema.Event{Kind: kind, Subject: job, Job: job, Tenant: j.Tenant, By: by}, nil)
+		return tx.saveJob(&j)
+	})
+}
+
+// SetTimeLimit changes how long the job may run; 0 = no limit. A running job whose new limit has passed is stopped.
+func (s *Store) SetTimeLimit(ctx context.Context, job string, limit time.Duration, by string) error {
+	if limit < 0 || limit > MaxTimeLimit {
+		return schema.Invalid("time_limit", limit, "0 for none, at most 8760h")
+	}
+	return s.Write(ctx, func(tx *Tx) error {
+		j, err := tx.job(job)
+		if err != nil {
+			return err
+		}
+		if j.State.Ended() {
+			return schema.Conflict(fmt.Sprintf("job %s is %s", job, j.State), "its time limit no longer matters")
+		}
+		j.TimeLimit = limit.Milliseconds()
+		tx.Emit(schema.Event{Kind: schema.EventJobLimit, Subject: job, Job: job, Tenant: j.Tenant, By: by}, map[string]any{"time_limit_ms": j.TimeLimit})
+		return tx.saveJob(&j)
+	})
+}
+
+func (tx *Tx) job(id string) (schema.Job, error) {
+	var j schema.Job
+	return j, one(tx.lock(&j, "id = ?", id), "job", id)
+}
+
+func (tx *Tx) saveJob(j *schema.Job) error {
+	j.Version++
+	return tx.db.Save(j).Error
+}
+
+func (tx *Tx) setJobState(j *schema.Job, to schema.JobState, cause string) error {
+	if err := schema.JobStates.Check("job "+j.ID, j.State, to); err != nil {
+		return err
+	}
+	tx.Emit(schema.Event{Kind: schema.EventJobState, Subject: j.ID, Job: j.ID, Tenant: j.Tenant}, map[string]any{"from": j.State, "to": to, "cause": cause, "attempt": j.Attempt})
+	j.State, j.Cause = to, cause
+	if to.Ended() {
+		j.EndedAt, j.Reason = tx.now, ""
+	}
+	return tx.saveJob(j)
+}
+
+// attemptRunning is called when one node's process has started: the attempt runs when all have.
+func (tx *Tx) attemptRunning(job string, attempt int) error {
+	var waiting int64
+	if err := tx.db.Raw("SELECT count(*) FROM tasks WHERE job = ? AND attempt = ? AND running = 0", job, attempt).Scan(&waiting).Error; err != nil || waiting > 0 {
+		return err
+	}
+	j, err := tx.job(job)
+	if err != nil {
+		return err
+	}
+	if _, err := tx.exec("UPDATE attempts SET running_at = ? WHERE job = ? AND attempt = ? AND running_at = 0", tx.now, job, attempt); err != nil {
+		return err
+	}
+	if j.Attempt != attempt || j.State != schema.JobStarting {
+		return nil
+	}
+	if j.StartedAt == 0 {
+		j.StartedAt = tx.now
+	}
+	j.Reason = ""
+	tx.Emit(schema.Event{Kind: schema.EventJobRunning, Subject: job, Job: job, Tenant: j.Tenant}, map[string]any{"attempt": attempt})
+	return tx.setJobState(&j, schema.JobRunning, "")
+}
+
+// runTaskEnded tells the job's workflow when the last node's part has ended. One that failed takes the others of
+// its gang with it.
+func (tx *Tx) runTaskEnded(t schema.Task) error {
+	var open []schema.Task
+	if err := tx.db.Where("job = ? AND attempt = ? AND ended = 0", t.Job, t.Attempt).Find(&open).Error; err != nil {
+		return err
+	}
+	if len(open) > 0 {
+		if t.State == schema.TaskDone && t.ExitCode != nil && *t.ExitCode == 0 {
+			return nil
+		}
+		grace := DefaultGrace
+		if j, err := tx.job(t.Job); err == nil {
+			grace = time.Duration(j.Grace) * time.Millisecond
+		}
+		left := 0
+		for i := range open {
+			if err := tx.stopTask(&open[i], "TERM", grace); err != nil {
+				return err
+			}
+			if !open[i].State.Ended() {
+				left++
+			}
+		}
+		if left > 0 {
+			return nil
+		}
+	}
+	return tx.emitAttemptEnded(t.Job, t.Attempt)
+}
+
+func (tx *Tx) emitAttemptEnded(job string, attempt int) error {
+	j, err := tx.job(job)
+	if err != nil {
+		return err
+	}
+	tx.Emit(schema.Event{Kind: schema.EventJobAttemptEnded, Subject: job, Job: job, Tenant: j.Tenant}, map[string]any{"attempt": attempt})
+	return nil
+}
+
+// Place is one server's part of an allocation.
+type Place struct {
+	Server       string
+	Accelerators []string
+}
+
+// DispatchAttempt hands the attempt to the servers it was given: one run task each. Repeating it changes nothing. An
+// attempt that is asked to stop, or has passed, is not dispatched.
+func (s *Store) DispatchAttempt(ctx context.Context, job string, attempt int) error {
+	return s.Write(ctx, func(tx *Tx) error {
+		j, err := tx.job(job)
+		if err != nil {
+			return err
+		}
+		var a schema.Attempt
+		if err := one(tx.lock(&a, "job = ? AND attempt = ?", job, attempt), "attempt of job", job); err != nil {
+			return err
+		}
+		if j.Attempt != attempt || a.StopWhy != "" || a.ReleasedAt != 0 {
+			return nil // the stop that overtook us ends it
+		}
+		var rows []struct {
+			Server, Name, Accelerator, Identity string
+			DeviceIndex                         int
+		}
+		if err := tx.db.Raw(`SELECT al.server, s.name, al.accelerator, ac.identity, ac.device_index FROM allocations al JOIN servers s ON s.id = al.server JOIN accelerators ac ON ac.id = al.accelerator
+			WHERE al.job = ? AND al.attempt = ? ORDER BY s.name, ac.device_index, ac.id`, job, attempt).Scan(&rows).Error; err != nil {
+			return err
+		}
+		var peers []string
+		var servers []string
+		devices := map[string][]string{}
+		for _, r := range rows {
+			if _, seen := devices[r.Server]; !seen {
+				servers, peers = append(servers, r.Server), append(peers, r.Name)
+			}
+			devices[r.Server] = append(devices[r.Server], r.Identity)
+		}
+		run := agentproto.Run{Job: job, Attempt: attempt, WorkDir: j.WorkDir, Nodes: len(servers), Peers: peers}
+		if err := json.Unmarshal([]byte(j.Command), &run.Command); err != nil {
+			return fmt.Errorf("job %s: its command: %w", job, err)
+		}
+		if err := json.Unmarshal([]byte(j.Env), &run.Env); err != nil {
+			return fmt.Errorf("job %s: its env: %w", job, err)
+		}
+		for rank, srv := range servers {
+			run.Rank, run.Devices = rank, devices[srv]
+			payload, err := json.Marshal(run)
+			if err != nil {
+				return err
+			}
+			if err := tx.queueTask(schema.Task{ID: RunTaskID(job, attempt, rank), Server: srv, Workflow: "job/" + job, Kind: schema.TaskRun, Job: job, Attempt: attempt, Epoch: a.Epoch, Payload: string(payload)}); err != nil {
+				return err
+			}
+		}
+		return nil
+	})
+}
+
+// RequestStop asks that an attempt end, and says why; the first asker's word stands. attempt 0 means whatever is live.
+// A queued job is ended at once.
+func (s *Store) RequestStop(ctx context.Context, job string, attempt int, why schema.AttemptOutcome, by, cause string) error {
+	return s.Write(ctx, func(tx *Tx) error {
+		j, err := tx.job(job)
+		if err != nil {
+			return err
+		}
+		if attempt != 0 && j.Attempt != attempt {
+			return schema.Stale(fmt.Sprintf("job %s is at attempt %d, not %d", job, j.Attempt, attempt))
+		}
+		if j.State.Ended() {
+			if attempt == 0 {
+				return schema.Conflict(fmt.Sprintf("job %s is %s already", job, j.State), "there is nothing to stop")
+			}
+			return nil
+		}
+		return tx.requestStop(&j, why, by, cause)
+	})
+}
+
+func (tx *Tx) requestStop(j *schema.Job, why schema.AttemptOutcome, by, cause string) error {
+	if j.State == schema.JobQueued {
+		to := schema.JobCancelled
+		if why == schema.AttemptTimeout {
+			to = schema.JobExpired
+		}
+		tx.Emit(schema.Event{Kind: schema.EventJobStop, Subject: j.ID, Job: j.ID, Tenant: j.Tenant, By: by}, JobStop{Attempt: j.Attempt, Why: why, Ended: true})
+		return tx.setJobState(j, to, cause)
+	}
+	var a schema.Attempt
+	if err := tx.lock(&a, "job = ? AND attempt = ?", j.ID, j.Attempt); err != nil {
+		return err
+	}
+	if a.StopWhy != "" || a.ReleasedAt != 0 {
+		return nil
+	}
+	a.StopWhy, a.StoppingAt, a.Cause = why, tx.now, cause
+	if err := tx.db.Save(&a).Error; err != nil {
+		return err
+	}
+	var tasks []schema.Task
+	if err := tx.db.Where("job = ? AND attempt = ?", j.ID, j.Attempt).Find(&tasks).Error; err != nil {
+		return err
+	}
+	left := 0
+	for i := range tasks {
+		if err := tx.stopTask(&tasks[i], "TERM", time.Duration(j.Grace)*time.Millisecond); err != nil {
+			return err
+		}
+		if !tasks[i].State.Ended() {
+			left++
+		}
+	}
+	tx.Emit(schema.Event{Kind: schema.EventJobStop, Subject: j.ID, Job: j.ID, Tenant: j.Tenant, By: by}, JobStop{Attempt: j.Attempt, Why: why})
+	if err := tx.setJobState(j, schema.JobStopping, cause); err != nil {
+		return err
+	}
+	if left == 0 {
+		return tx.emitAttemptEnded(j.ID, j.Attempt)
+	}
+	return nil
+}
+
+// JobStop is the data of EventJobStop.
+type JobStop struct {
+	Attempt int                   `json:"attempt"`
+	Why     schema.AttemptOutcome `json:"why"`
+	Ended   bool                  `json:"ended"` // it was queued and has ended with this
+}
+
+// AttemptStatus is what a job's workflow needs to know after a signal or a restart.
+type AttemptStatus struct {
+	Job     schema.Job
+	Attempt schema.Attempt
+	Open    int      // nodes' parts that have not ended
+	Unsure  []string // servers where a part has ended without proof that no process is left
+}
+
+// AttemptStatus reads it.
+func (s *Store) AttemptStatus(ctx context.Context, job string, attempt int) (AttemptStatus, error) {
+	var st AttemptStatus
+	var err error
+	if st.Job, err = s.Job(ctx, job); err != nil {
+		return st, err
+	}
+	if err := one(s.read(ctx).Where("job = ? AND attempt = ?", job, attempt).Take(&st.Attempt).Error, "attempt of job", job); err != nil {
+		return st, err
+	}
+	tasks, err := s.JobTasks(ctx, job, attempt)
+	for _, t := range tasks {
+		if !t.State.Ended() {
+			st.Open++
+		} else if !t.NoneLeft {
+			st.Unsure = append(st.Unsure, t.Server)
+		}
+	}
+	return st, err
+}

@@ -1,0 +1,250 @@
+package store
+
+import (
+	"context"
+	"fmt"
+
+	"gpupool/schema"
+)
+
+// BeginOnboarding moves an enrolled server to onboarding and takes the next attempt. Asked again with the attempt it
+// gave out (a repeated activity), it gives the same answer.
+func (s *Store) BeginOnboarding(ctx context.Context, server string, by string) (schema.Server, error) {
+	var v schema.Server
+	err := s.Write(ctx, func(tx *Tx) error {
+		var err error
+		if v, err = tx.server(server); err != nil {
+			return err
+		}
+		if err := tx.destructible(v); err != nil {
+			return err
+		}
+		v.Attempt++
+		v.Epoch++
+		v.Step = schema.StepVerifyBMC
+		return tx.setPhase(&v, schema.PhaseOnboarding, by, fmt.Sprintf("attempt %d", v.Attempt))
+	})
+	return v, err
+}
+
+// destructible is the safety rule of every step that wipes or reboots: not protected, no job on it.
+func (tx *Tx) destructible(v schema.Server) error {
+	if v.Protected {
+		return schema.Unsafe("server "+v.Name+" is protected", "lift the flag with unprotect, if it may really be wiped")
+	}
+	n, err := tx.liveAllocations(v.ID)
+	if err != nil {
+		return err
+	}
+	if n > 0 {
+		return schema.Unsafe(fmt.Sprintf("server %s holds %d accelerators of live jobs", v.Name, n), "drain it first")
+	}
+	return nil
+}
+
+// MayDestroy checks, at the moment of the act, that this attempt may wipe or reboot the server: it is onboarding under
+// this very attempt, not protected, and holds no job. Call it in the place that acts, right before it acts.
+func (s *Store) MayDestroy(ctx context.Context, server string, attempt int) error {
+	return s.Write(ctx, func(tx *Tx) error {
+		v, err := tx.server(server)
+		if err != nil {
+			return err
+		}
+		if err := current(v, attempt); err != nil {
+			return err
+		}
+		return tx.destructible(v)
+	})
+}
+
+// MayReboot checks, at the moment of the act, that a repair may power the server off or on.
+func (s *Store) MayReboot(ctx context.Context, server string) error {
+	return s.Write(ctx, func(tx *Tx) error {
+		v, err := tx.server(server)
+		if err != nil {
+			return err
+		}
+		if v.Phase != schema.PhaseRepairing && v.Phase != schema.PhaseRetiring {
+			return schema.Unsafe(fmt.Sprintf("server %s is %s", v.Name, v.Phase), "only a server that is repairing or retiring is power-cycled")
+		}
+		return tx.destructible(v)
+	})
+}
+
+// current refuses an onboarding attempt that has passed.
+func current(v schema.Server, attempt int) error {
+	if v.Phase != schema.PhaseOnboarding || v.Attempt != attempt {
+		return schema.Stale(fmt.Sprintf("server %s is %s at attempt %d, not onboarding at attempt %d", v.Name, v.Phase, v.Attempt, attempt))
+	}
+	return nil
+}
+
+// SetStep records how far a step has come; each running after a failed or done is another try.
+func (s *Store) SetStep(ctx context.Context, server string, attempt int, step schema.Step, state schema.StepState, detail string) error {
+	return s.Write(ctx, func(tx *Tx) error {
+		v, err := tx.server(server)
+		if err != nil {
+			return err
+		}
+		if err := current(v, attempt); err != nil {
+			return err
+		}
+		if err := tx.setStep(v, attempt, step, state, detail); err != nil {
+			return err
+		}
+		v.Step = step
+		if state == schema.StepRunning || state == schema.StepSkipped {
+			v.FailureCode, v.FailureText, v.FailureRetryable = "", "", false
+		}
+		return tx.saveServer(&v)
+	})
+}
+
+func (tx *Tx) setStep(v schema.Server, attempt int, step schema.Step, state schema.StepState, detail string) error {
+	var r schema.StepRun
+	err := tx.lock(&r, "server = ? AND attempt = ? AND step = ?", v.ID, attempt, step)
+	if err != nil && !isNoRows(err) {
+		return err
+	}
+	if err == nil && r.State == state && r.Detail == detail {
+		return nil
+	}
+	fresh := err != nil
+	r.Server, r.Attempt, r.Step = v.ID, attempt, step
+	if state == schema.StepRunning && r.State != schema.StepRunning {
+		r.Try, r.Started, r.Ended = r.Try+1, tx.now, 0
+	}
+	r.State, r.Detail = state, detail
+	if state != schema.StepRunning {
+		r.Ended = tx.now
+	}
+	tx.Emit(schema.Event{Kind: schema.EventServerStep, Subject: v.ID, Server: v.ID}, map[string]any{"attempt": attempt, "step": step, "state": state, "detail": detail, "try": r.Try})
+	if fresh {
+		return tx.db.Create(&r).Error
+	}
+	return tx.db.Save(&r).Error
+}
+
+// FailStep stops an onboarding at a step and says why; the workflow then waits for a person.
+func (s *Store) FailStep(ctx context.Context, server string, attempt int, step schema.Step, code, text string, retryable bool) error {
+	return s.Write(ctx, func(tx *Tx) error {
+		v, err := tx.server(server)
+		if err != nil {
+			return err
+		}
+		if err := current(v, attempt); err != nil {
+			return err
+		}
+		if err := tx.setStep(v, attempt, step, schema.StepFailed, text); err != nil {
+			return err
+		}
+		v.Step, v.FailureCode, v.FailureText, v.FailureRetryable = step, code, text, retryable
+		tx.Emit(schema.Event{Kind: schema.EventServerFailure, Subject: v.ID, Server: v.ID}, map[string]any{"step": step, "code": code, "text": text, "retryable": retryable})
+		return tx.saveServer(&v)
+	})
+}
+
+// FinishOnboarding lets a server into the pool. The gate is checked here: burn-in of this attempt is done (or was
+// skipped by name), and every accelerator ordered is there and not known to be bad.
+func (s *Store) FinishOnboarding(ctx context.Context, server string, attempt int) error {
+	return s.Write(ctx, func(tx *Tx) error {
+		v, err := tx.server(server)
+		if err != nil {
+			return err
+		}
+		if v.Phase == schema.PhaseAvailable && v.Attempt == attempt {
+			return nil // asked again
+		}
+		if err := current(v, attempt); err != nil {
+			return err
+		}
+		var gate schema.StepRun
+		if err := tx.lock(&gate, "server = ? AND attempt = ? AND step = ?", v.ID, attempt, schema.StepBurnIn); err != nil && !isNoRows(err) {
+			return err
+		}
+		if gate.State != schema.StepDone && gate.State != schema.StepSkipped {
+			return schema.Unsafe("server "+v.Name+" has not passed burn-in in this attempt", "unproven hardware is not let in")
+		}
+		if err := tx.setStep(v, attempt, schema.StepRegister, schema.StepDone, "in the pool"); err != nil {
+			return err
+		}
+		if gate.State == schema.StepDone {
+			if err := tx.markProven(v, "burn-in passed"); err != nil {
+				return err
+			}
+		}
+		if err := tx.install(v); err != nil {
+			return err
+		}
+		if _, err := tx.exec("DELETE FROM armed WHERE server = ?", v.ID); err != nil {
+			return err
+		}
+		v.Step = ""
+		return tx.setPhase(&v, schema.PhaseAvailable, "onboarding", fmt.Sprintf("attempt %d passed every step", attempt))
+	})
+}
+
+// AbortOnboarding ends an attempt after its undo: tokens are revoked, nothing is armed, the server is enrolled again.
+func (s *Store) AbortOnboarding(ctx context.Context, server string, attempt int, by, why string) error {
+	return s.Write(ctx, func(tx *Tx) error {
+		v, err := tx.server(server)
+		if err != nil {
+			return err
+		}
+		if v.Phase == schema.PhaseEnrolled && v.Attempt == attempt {
+			return nil
+		}
+		if err := current(v, attempt); err != nil {
+			return err
+		}
+		if err := tx.disarm(v.ID, attempt); err != nil {
+			return err
+		}
+		if v.Step != "" {
+			if err := tx.setStep(v, attempt, v.Step, schema.StepUndone, why); err != nil {
+				return err
+			}
+		}
+		v.Step = ""
+		return tx.setPhase(&v, schema.PhaseEnrolled, by, why)
+	})
+}
+
+// StepRuns are the steps of an attempt in the order of onboarding; of the newest where attempt is 0.
+func (s *Store) StepRuns(ctx context.Context, server string, attempt int) ([]schema.StepRun, error) {
+	q := s.read(ctx).Where("server = ?", server)
+	if attempt == 0 {
+		q = q.Where("attempt = (SELECT attempt FROM servers WHERE id = ?)", server)
+	} else {
+		q = q.Where("attempt = ?", attempt)
+	}
+	var rows []schema.StepRun
+	if err := q.Find(&rows).Error; err != nil {
+		return nil, err
+	}
+	var out []schema.StepRun
+	for _, st := range schema.Steps {
+		for _, r := range rows {
+			if r.Step == st {
+				out = append(out, r)
+			}
+		}
+	}
+	return out, nil
+}
+
+// Identified records what the BMC says the server is.
+func (s *Store) Identified(ctx context.Context, server, uuid, manufacturer, product string) error {
+	return s.Write(ctx, func(tx *Tx) error {
+		v, err := tx.server(server)
+		if err != nil {
+			return err
+		}
+		if v.UUID == uuid && v.Manufacturer == manufacturer && v.Product == product {
+			return nil
+		}
+		v.UUID, v.Manufacturer, v.Product = uuid, manufacturer, product
+		tx.Emit(schema.Event{Kind: schema.EventServerIdentified, Subject: v.ID, Server: v.ID}, map[string]any{"uuid": uuid, "manufacturer": manufacturer, "product": product})
+		return tx.saveServer(&v)
+	})
+}
