@@ -1,0 +1,89 @@
+package config
+
+import "time"
+
+// Config is everything a gpupool process can be told. Field tags document each setting: help (what
+// it is, with its unit), zero (what leaving it out means), example.
+type Config struct {
+	DataDir    string     `yaml:"data_dir" help:"Folder for what this process keeps: databases, keys, boot files. One process per folder." zero:"/var/lib/gpupool for root, else $XDG_DATA_HOME/gpupool or ~/.local/share/gpupool" example:"/srv/gpupool"`
+	Durability Durability `yaml:"durability" help:"How hard SQLite files are pushed to the disk, gpupool's and the embedded Temporal's alike. full: what was acknowledged survives a power cut. normal: it survives the death of the process, a power cut may take the last moments; a sixth faster." zero:"full" example:"normal"`
+	Roles      []Role     `yaml:"roles" help:"What this process does: api, worker, allocator, pxe." zero:"all of them" example:"[api, allocator]"`
+	Regions    []string   `yaml:"regions" help:"Regions whose allocators this process may run. One of those that offer a region runs it, the others stand by." zero:"[default]" example:"[eu-north]"`
+	Sites      []string   `yaml:"sites" help:"Sites (provisioning networks) this process reaches: where it talks to BMCs and answers network boots." zero:"[default]" example:"[lulea-1, lulea-2]"`
+	Database   Database   `yaml:"database" help:"The record: inventory, jobs, allocations, ledger, events."`
+	Temporal   Temporal   `yaml:"temporal" help:"The processes: what happens next, waits, retries, undo."`
+	API        API        `yaml:"api" help:"REST API and console."`
+	Secrets    Secrets    `yaml:"secrets" help:"Passwords of BMCs and the like, encrypted in the database."`
+	PXE        PXE        `yaml:"pxe" help:"Network boot: DHCP, TFTP, HTTP."`
+	Log        Log        `yaml:"log" help:"The process's log, on standard error."`
+}
+
+// Database is where the record is kept.
+type Database struct {
+	Driver         Driver `yaml:"driver" help:"sqlite (one process) or postgres (any number)." zero:"sqlite" example:"postgres"`
+	DSN            string `yaml:"dsn" secret:"true" help:"sqlite: the file's path. postgres: a URL or key=value string." zero:"sqlite: gpupool.db in data_dir; postgres: dsn_file" example:"postgres://gpupool:secret@db.example.net/gpupool?sslmode=verify-full"`
+	DSNFile        string `yaml:"dsn_file" help:"File that holds the DSN, to keep a password out of the configuration; read where dsn is empty." zero:"none" example:"/etc/gpupool/database.dsn"`
+	MaxConnections int    `yaml:"max_connections" help:"Open PostgreSQL connections of this process, 2 to 500. The sum over processes stays under the server's own limit: 3 api, 4 worker and 2 allocator processes at 20 need 180. SQLite has one writer and isn't affected." zero:"20" example:"40"`
+}
+
+// Temporal is where workflows run.
+type Temporal struct {
+	Mode           Mode          `yaml:"mode" help:"embedded (a server in this process, on its own SQLite file) or external." zero:"embedded" example:"external"`
+	Address        string        `yaml:"address" help:"host:port of the frontend. embedded: a loopback address to serve on, for the Temporal command line." zero:"embedded: 127.0.0.1 and any free port; external: 127.0.0.1:7233" example:"temporal.example.net:7233"`
+	Namespace      string        `yaml:"namespace" help:"Temporal namespace, registered at start where it is missing." zero:"gpupool" example:"gpupool-eu"`
+	Retention      time.Duration `yaml:"retention" help:"How long a closed workflow's history is kept, at least 1h. Used when the namespace is registered." zero:"72h" example:"168h"`
+	PayloadKeyFile string        `yaml:"payload_key_file" help:"File with the keys that encrypt what workflows carry; all processes of a pool need the same. Make one with 'gpupool keys payload'." zero:"embedded: payload.keys in data_dir, made at the first start; external: must be set" example:"/etc/gpupool/payload.keys"`
+	TLS            ClientTLS     `yaml:"tls" help:"TLS towards an external Temporal."`
+}
+
+// ClientTLS is a client's side of TLS. All empty: no TLS, unless Enabled.
+type ClientTLS struct {
+	Enabled    bool   `yaml:"enabled" help:"Use TLS. Naming a ca, cert or server_name does too." zero:"false" example:"true"`
+	CA         string `yaml:"ca" help:"File with the certificate authorities to trust, PEM." zero:"the system's" example:"/etc/gpupool/temporal-ca.pem"`
+	Cert       string `yaml:"cert" help:"File with this client's certificate, PEM; with key." zero:"none" example:"/etc/gpupool/temporal.pem"`
+	Key        string `yaml:"key" help:"File with this client's private key, PEM; with cert." zero:"none" example:"/etc/gpupool/temporal.key"`
+	ServerName string `yaml:"server_name" help:"Name to expect in the server's certificate." zero:"the host of the address" example:"temporal.internal"`
+}
+
+// API is the REST API and the console on the same address.
+type API struct {
+	Listen      string `yaml:"listen" help:"host:port to serve on; an empty host is every address." zero:"127.0.0.1:8080" example:":8443"`
+	ExternalURL string `yaml:"external_url" help:"Address by which people and servers' agents reach the API; it goes into boot scripts, webhooks and links." zero:"made from listen" example:"https://gpupool.example.net"`
+	TLSCert     string `yaml:"tls_cert" help:"File with the certificate chain, PEM; with tls_key." zero:"no TLS" example:"/etc/gpupool/api.pem"`
+	TLSKey      string `yaml:"tls_key" help:"File with the private key, PEM; with tls_cert." zero:"no TLS" example:"/etc/gpupool/api.key"`
+}
+
+// Secrets is how passwords are kept.
+type Secrets struct {
+	KeyFile string `yaml:"key_file" help:"File with the key that encrypts BMC passwords in the database. Lost with it are the passwords: back it up apart from the database." zero:"secrets.keys in data_dir, made at the first start; with postgres: must be set" example:"/etc/gpupool/secrets.keys"`
+}
+
+// PXE is the network boot service of the pxe role.
+type PXE struct {
+	Mode            PXEMode       `yaml:"mode" help:"off, full (gives addresses), proxy (boot answers beside another DHCP server) or relay (full, for relayed requests only)." zero:"off" example:"full"`
+	DHCPListen      string        `yaml:"dhcp_listen" help:"host:port for DHCP; the port is 67 outside tests." zero:":67" example:"10.20.0.2:67"`
+	Interface       string        `yaml:"interface" help:"Network interface to answer on." zero:"any" example:"eth1"`
+	TFTPListen      string        `yaml:"tftp_listen" help:"host:port for TFTP." zero:":69" example:"10.20.0.2:69"`
+	HTTPListen      string        `yaml:"http_listen" help:"host:port for boot scripts and files." zero:":8081" example:"10.20.0.2:80"`
+	ExternalURL     string        `yaml:"external_url" help:"Address by which booting servers reach http_listen." zero:"http:// server_id and the port of http_listen" example:"http://10.20.0.2"`
+	ServerID        string        `yaml:"server_id" help:"IPv4 address the service is known by (DHCP option 54); the same on active and standby." zero:"must be set unless mode is off" example:"10.20.0.2"`
+	BootDir         string        `yaml:"boot_dir" help:"Folder with boot files: iPXE, kernels, images." zero:"boot in data_dir" example:"/srv/gpupool/boot"`
+	SecureBoot      bool          `yaml:"secure_boot" help:"Give UEFI machines the signed shim first." zero:"false" example:"true"`
+	DiscoverUnknown bool          `yaml:"discover_unknown" help:"Record machines the inventory doesn't know, for an operator to accept; they are answered with a local boot." zero:"false" example:"true"`
+	LeaseTime       time.Duration `yaml:"lease_time" help:"How long an address is lent, 2m to 720h." zero:"1h" example:"12h"`
+	Subnets         []Subnet      `yaml:"subnets" help:"Networks that addresses are given in (modes full and relay) or answered in (proxy)." zero:"none" example:"[{cidr: 10.20.0.0/22, range: 10.20.1.0-10.20.3.254, router: 10.20.0.1, dns: [10.20.0.53]}]"`
+}
+
+// Subnet is one network the DHCP service serves.
+type Subnet struct {
+	CIDR   string   `yaml:"cidr" help:"The network, IPv4." zero:"must be set" example:"10.20.0.0/22"`
+	Range  string   `yaml:"range" help:"First and last address to give, both inside cidr. Servers with an address of their own in the inventory get that." zero:"none: only servers with an address of their own" example:"10.20.1.0-10.20.3.254"`
+	Router string   `yaml:"router" help:"Default router." zero:"none" example:"10.20.0.1"`
+	DNS    []string `yaml:"dns" help:"Name servers." zero:"none" example:"[10.20.0.53]"`
+}
+
+// Log is what the process says about itself.
+type Log struct {
+	Level  LogLevel  `yaml:"level" help:"debug, info, warn or error." zero:"info" example:"debug"`
+	Format LogFormat `yaml:"format" help:"text, json or auto: text on a terminal, else json." zero:"auto" example:"json"`
+}

@@ -1,0 +1,280 @@
+package config
+
+import (
+	"errors"
+	"os"
+	"path/filepath"
+	"regexp"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/google/go-cmp/cmp"
+)
+
+// home is an environment in which defaults have a place to go.
+func home(t *testing.T, more ...string) []string {
+	return append([]string{"HOME=" + t.TempDir(), "PATH=/bin"}, more...)
+}
+
+func file(t *testing.T, text string) string {
+	t.Helper()
+	path := filepath.Join(t.TempDir(), "gpupool.yaml")
+	if err := os.WriteFile(path, []byte(text), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	return path
+}
+
+func load(t *testing.T, s Source) *Config {
+	t.Helper()
+	c, err := Load(s)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return c
+}
+
+func TestNothingSetRunsEverythingInOneProcess(t *testing.T) {
+	t.Parallel()
+	c := load(t, Source{Environ: home(t)})
+	if diff := cmp.Diff(Roles(), c.Roles); diff != "" {
+		t.Fatal(diff)
+	}
+	if c.Database.Driver != SQLite || c.Temporal.Mode != Embedded || c.API.Listen != "127.0.0.1:8080" || c.PXE.Mode != PXEOff {
+		t.Fatalf("defaults:\n%s", c)
+	}
+	if c.URL("") != "http://127.0.0.1:8080" || c.URL("[::]:41000") != "http://127.0.0.1:41000" {
+		t.Fatalf("URL: %s, %s", c.URL(""), c.URL("[::]:41000"))
+	}
+	if w := c.Warnings(); len(w) != 0 {
+		t.Fatalf("the defaults warn: %q", w)
+	}
+}
+
+func TestLaterSourcesWin(t *testing.T) {
+	t.Parallel()
+	path := file(t, `
+data_dir: /srv/from-file
+api:
+  listen: 127.0.0.1:1001
+  external_url: https://pool.example.net/
+temporal:
+  retention: 24h
+sites: [a, b]
+`)
+	c := load(t, Source{
+		Environ: home(t, FileEnv+"="+path, "GPUPOOL_API_LISTEN=127.0.0.1:1002", "GPUPOOL_SITES=c,d", "GPUPOOL_LOG_LEVEL=",
+			"GPUPOOL_DATABASE_MAX_CONNECTIONS=40", "GPUPOOL_PXE_SECURE_BOOT=true", "GPUPOOL_TOKEN=not-a-setting"),
+		Set: []string{"api.listen=127.0.0.1:1003", "temporal.retention=168h",
+			`pxe.subnets=[{cidr: 10.0.0.0/24, range: 10.0.0.10-10.0.0.20, dns: [10.0.0.2]}]`},
+	})
+	got := Config{DataDir: c.DataDir, API: c.API, Sites: c.Sites, Log: Log{Level: c.Log.Level},
+		Temporal: Temporal{Retention: c.Temporal.Retention}, Database: Database{MaxConnections: c.Database.MaxConnections},
+		PXE: PXE{SecureBoot: c.PXE.SecureBoot, Subnets: c.PXE.Subnets}}
+	want := Config{DataDir: "/srv/from-file", API: API{Listen: "127.0.0.1:1003", ExternalURL: "https://pool.example.net/"},
+		Sites: []string{"c", "d"}, Log: Log{Level: LevelInfo}, Temporal: Temporal{Retention: 168 * time.Hour}, Database: Database{MaxConnections: 40},
+		PXE: PXE{SecureBoot: true, Subnets: []Subnet{{CIDR: "10.0.0.0/24", Range: "10.0.0.10-10.0.0.20", DNS: []string{"10.0.0.2"}}}}}
+	if diff := cmp.Diff(want, got); diff != "" {
+		t.Fatal(diff)
+	}
+	if c.URL("") != "https://pool.example.net" {
+		t.Fatalf("URL is %s", c.URL(""))
+	}
+}
+
+func TestWrongNamesAndShapesAreNamed(t *testing.T) {
+	t.Parallel()
+	for name, c := range map[string]struct {
+		file, env, set string
+		want           []string
+	}{
+		"a misspelt name in the file, with its line and the right one": {
+			file: "api:\n  lisen: :80\n", want: []string{"gpupool.yaml:2:", `"lisen"`, `did you mean "listen"`},
+		},
+		"a name in the file that is like nothing":  {file: "colour: blue\n", want: []string{`no setting "colour"`, "config reference"}},
+		"an unknown field in a list of the file":   {file: "pxe:\n  subnets:\n    - cdir: 10.0.0.0/8\n", want: []string{`"cdir"`, `"cidr"`}},
+		"a text where the file needs a number":     {file: "database:\n  max_connections: many\n", want: []string{"gpupool.yaml:", "2:20", "many"}},
+		"a duration without a unit in the file":    {file: "temporal:\n  retention: 72x\n", want: []string{"72x"}},
+		"a name twice in the file":                 {file: "roles: [api]\nroles: [pxe]\n", want: []string{"roles"}},
+		"no YAML at all":                           {file: "api: [", want: []string{"gpupool.yaml:"}},
+		"a misspelt name in the environment":       {env: "GPUPOOL_API_LISTN=x", want: []string{"GPUPOOL_API_LISTN", "GPUPOOL_API_LISTEN"}},
+		"a text where the environment is a number": {env: "GPUPOOL_DATABASE_MAX_CONNECTIONS=lots", want: []string{"GPUPOOL_DATABASE_MAX_CONNECTIONS", "lots", "40"}},
+		"a misspelt name on the command line":      {set: "api.lsten=x", want: []string{"api.lsten", "api.listen"}},
+		"no value on the command line":             {set: "api.listen", want: []string{"path=value"}},
+		"an unknown field on the command line":     {set: "pxe.subnets=[{cdir: x}]", want: []string{"pxe.subnets"}},
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			s := Source{Environ: home(t)}
+			if c.file != "" {
+				s.File = file(t, c.file)
+			}
+			if c.env != "" {
+				s.Environ = append(s.Environ, c.env)
+			}
+			if c.set != "" {
+				s.Set = []string{c.set}
+			}
+			_, err := Load(s)
+			if err == nil {
+				t.Fatal("accepted")
+			}
+			for _, want := range c.want {
+				if !strings.Contains(err.Error(), want) {
+					t.Fatalf("%q is not in the error:\n%v", want, err)
+				}
+			}
+		})
+	}
+}
+
+func TestAFileThatIsNotThereIsAnError(t *testing.T) {
+	t.Parallel()
+	if _, err := Load(Source{File: filepath.Join(t.TempDir(), "none.yaml"), Environ: home(t)}); !errors.Is(err, os.ErrNotExist) {
+		t.Fatalf("got %v", err)
+	}
+	load(t, Source{File: file(t, "# nothing set\n"), Environ: home(t)})
+}
+
+func TestValuesThatCannotWorkAreRefused(t *testing.T) {
+	t.Parallel()
+	for name, c := range map[string]struct {
+		set  []string
+		want string // the fields that are wrong, in order
+	}{
+		"all wrong things are reported at once": {
+			[]string{"durability=maybe", "roles=api,cook", "log.level=loud", "api.listen=8080"},
+			"durability roles api.listen log.level temporal.mode database.driver",
+		},
+		"half of TLS":                               {[]string{"api.tls_cert=c.pem"}, "api.tls_key"},
+		"the other half":                            {[]string{"api.tls_key=k.pem"}, "api.tls_cert"},
+		"a region that can't be part of a name":     {[]string{"regions=Nord"}, "regions"},
+		"a site twice":                              {[]string{"sites=a,b,a"}, "sites"},
+		"an address with a query":                   {[]string{"api.external_url=https://x.example?a=b"}, "api.external_url"},
+		"an address without a scheme":               {[]string{"api.external_url=x.example"}, "api.external_url"},
+		"a port that isn't one":                     {[]string{"api.listen=:65536"}, "api.listen"},
+		"no connections":                            {[]string{"database.max_connections=1"}, "database.max_connections"},
+		"retention under Temporal's least":          {[]string{"temporal.retention=10m"}, "temporal.retention"},
+		"postgres without a DSN and shared secrets": {[]string{"database.driver=postgres"}, "database.dsn secrets.key_file"},
+		"a URL for sqlite":                          {[]string{"database.dsn=postgres://x/y"}, "database.dsn"},
+		"external Temporal without payload keys":    {[]string{"temporal.mode=external"}, "temporal.payload_key_file"},
+		"external Temporal on no port":              {[]string{"temporal.mode=external", "temporal.payload_key_file=k", "temporal.address=t"}, "temporal.address"},
+		"embedded Temporal open to the network":     {[]string{"temporal.address=0.0.0.0:7233"}, "temporal.address"},
+		"one role with embedded parts":              {[]string{"roles=api"}, "temporal.mode database.driver"},
+		"PXE without networks and identity":         {[]string{"pxe.mode=full"}, "pxe.server_id pxe.subnets"},
+		"a network with host bits": {
+			[]string{"pxe.mode=full", "pxe.server_id=10.0.0.1", "pxe.subnets=[{cidr: 10.0.0.1/24}]"}, "pxe.subnets[0].cidr",
+		},
+		"a range that runs backwards": {
+			[]string{"pxe.mode=full", "pxe.server_id=10.0.0.1", "pxe.subnets=[{cidr: 10.0.0.0/24, range: 10.0.0.9-10.0.0.2}]"}, "pxe.subnets[0].range",
+		},
+		"a range and a router outside their network": {
+			[]string{"pxe.mode=full", "pxe.server_id=10.0.0.1", "pxe.subnets=[{cidr: 10.0.0.0/24, range: 10.0.0.9-10.0.1.2, router: 10.9.0.1}]"}, "pxe.subnets[0].range pxe.subnets[0].router",
+		},
+		"a lease of a second": {[]string{"pxe.lease_time=1s"}, "pxe.lease_time"},
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			_, err := Load(Source{Environ: home(t), Set: c.set})
+			if err == nil {
+				t.Fatal("accepted")
+			}
+			var got []string
+			for _, e := range err.(interface{ Unwrap() []error }).Unwrap() {
+				var f *FieldError
+				if !errors.As(e, &f) {
+					t.Fatalf("%v is no FieldError", e)
+				}
+				got = append(got, f.Field)
+			}
+			if diff := cmp.Diff(strings.Fields(c.want), got); diff != "" {
+				t.Fatalf("%s\n%v", diff, err)
+			}
+		})
+	}
+}
+
+func TestRolesAsProcessesOfTheirOwn(t *testing.T) {
+	t.Parallel()
+	shared := []string{"database.driver=postgres", "database.dsn=postgres://gpupool@db/gpupool", "secrets.key_file=s",
+		"temporal.mode=external", "temporal.payload_key_file=p", "temporal.address=temporal:7233", "temporal.tls.ca=ca.pem"}
+	for _, role := range Roles() {
+		c := load(t, Source{Environ: home(t), Set: append([]string{"roles=" + string(role)}, shared...)})
+		if !c.Has(role) || len(c.Roles) != 1 || !c.Temporal.TLS.Enabled {
+			t.Fatalf("%s:\n%s", role, c)
+		}
+	}
+}
+
+func TestDSNFileKeepsThePasswordOut(t *testing.T) {
+	t.Parallel()
+	c := load(t, Source{Environ: home(t), Set: []string{"database.driver=postgres", "secrets.key_file=s", "database.dsn_file=" + file(t, "postgres://u:hunter2@db/x\n")}})
+	if c.Database.DSN != "postgres://u:hunter2@db/x" {
+		t.Fatalf("DSN is %q", c.Database.DSN)
+	}
+	for _, dsn := range []string{c.Database.DSN, "host=db password=hunter2 user=u", "host=db password='hunter2 x'", "postgres://db/x?password=hunter2&user=u", "postgres://u:hunter2@db:%zz/x"} {
+		c.Database.DSN = dsn
+		if s := c.String(); strings.Contains(s, "hunter2") {
+			t.Fatalf("shown:\n%s", s)
+		}
+	}
+}
+
+func TestWarnings(t *testing.T) {
+	t.Parallel()
+	for name, c := range map[string]struct {
+		set  []string
+		want string
+	}{
+		"tokens in the clear":              {[]string{"api.listen=:8080"}, "api.listen"},
+		"a proxy with TLS in front":        {[]string{"api.listen=:8080", "api.external_url=https://x.example"}, ""},
+		"PXE set up without the role":      {[]string{"pxe.mode=full", "pxe.server_id=10.0.0.1", "pxe.subnets=[{cidr: 10.0.0.0/24}]", "roles=api,worker,allocator"}, "role pxe"},
+		"Temporal elsewhere, in the clear": {[]string{"temporal.mode=external", "temporal.payload_key_file=k", "temporal.address=t.example:7233"}, "temporal.address"},
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			got := strings.Join(load(t, Source{Environ: home(t), Set: c.set}).Warnings(), "\n")
+			if (c.want == "") != (got == "") || !strings.Contains(got, c.want) {
+				t.Fatalf("got %q, want %q in it", got, c.want)
+			}
+		})
+	}
+}
+
+func TestEverySettingIsDocumented(t *testing.T) {
+	t.Parallel()
+	all := Settings()
+	if len(all) < 30 {
+		t.Fatalf("%d settings", len(all))
+	}
+	for _, s := range all {
+		if s.Help == "" || s.Zero == "" || s.Example == "" || !strings.HasSuffix(s.Help, ".") {
+			t.Errorf("%s: help %q, zero %q, example %q", s.Path, s.Help, s.Zero, s.Example)
+		}
+	}
+}
+
+func TestTheExampleFileLoads(t *testing.T) {
+	t.Parallel()
+	var b strings.Builder
+	if err := WriteExample(&b); err != nil {
+		t.Fatal(err)
+	}
+	load(t, Source{File: file(t, b.String()), Environ: home(t)})
+
+	// With every example in force, all of them are understood; the DSN's file needn't exist.
+	active := regexp.MustCompile(`(?m)^(\s*)#([a-z_]+: )`).ReplaceAllString(b.String(), "$1$2")
+	active = regexp.MustCompile(`(?m)^\s*dsn_file: .*$`).ReplaceAllString(active, "")
+	c := load(t, Source{File: file(t, active), Environ: home(t)})
+	if c.PXE.Mode != PXEFull || c.Temporal.Mode != External || c.Database.MaxConnections != 40 || len(c.PXE.Subnets) != 1 {
+		t.Fatalf("got:\n%s", c)
+	}
+	b.Reset()
+	if err := WriteReference(&b); err != nil {
+		t.Fatal(err)
+	}
+	if rows := strings.Count(b.String(), "\n"); rows != len(Settings())+2 {
+		t.Fatalf("%d lines for %d settings", rows, len(Settings()))
+	}
+}

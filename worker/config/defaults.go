@@ -1,0 +1,119 @@
+package config
+
+import (
+	"cmp"
+	"fmt"
+	"net"
+	"os"
+	"path/filepath"
+	"strings"
+	"time"
+)
+
+// fill puts the default in the place of what was left out, and makes paths absolute. A field's
+// "zero" tag says in words what is done here.
+func (c *Config) fill(environ []string) (err error) {
+	if c.DataDir == "" {
+		if c.DataDir, err = dataDir(environ); err != nil {
+			return err
+		}
+	}
+	if c.DataDir, err = filepath.Abs(c.DataDir); err != nil {
+		return fmt.Errorf("data_dir: %w", err)
+	}
+	c.Durability = cmp.Or(c.Durability, DurabilityFull)
+	if len(c.Roles) == 0 {
+		c.Roles = Roles()
+	}
+	if len(c.Regions) == 0 {
+		c.Regions = []string{"default"}
+	}
+	if len(c.Sites) == 0 {
+		c.Sites = []string{"default"}
+	}
+
+	c.Database.Driver = cmp.Or(c.Database.Driver, SQLite)
+	c.Database.MaxConnections = cmp.Or(c.Database.MaxConnections, 20)
+	if err := c.fillDSN(); err != nil {
+		return err
+	}
+
+	c.Temporal.Mode = cmp.Or(c.Temporal.Mode, Embedded)
+	c.Temporal.Namespace = cmp.Or(c.Temporal.Namespace, "gpupool")
+	c.Temporal.Retention = cmp.Or(c.Temporal.Retention, 72*time.Hour)
+	if c.Temporal.Mode == Embedded {
+		c.Temporal.Address = cmp.Or(c.Temporal.Address, "127.0.0.1:0")
+		c.Temporal.PayloadKeyFile = cmp.Or(c.Temporal.PayloadKeyFile, filepath.Join(c.DataDir, "payload.keys"))
+	} else {
+		c.Temporal.Address = cmp.Or(c.Temporal.Address, "127.0.0.1:7233")
+	}
+	t := &c.Temporal.TLS
+	t.Enabled = t.Enabled || t.CA != "" || t.Cert != "" || t.ServerName != ""
+
+	c.API.Listen = cmp.Or(c.API.Listen, "127.0.0.1:8080")
+	if c.Database.Driver == SQLite {
+		c.Secrets.KeyFile = cmp.Or(c.Secrets.KeyFile, filepath.Join(c.DataDir, "secrets.keys"))
+	}
+
+	c.PXE.Mode = cmp.Or(c.PXE.Mode, PXEOff)
+	c.PXE.DHCPListen = cmp.Or(c.PXE.DHCPListen, ":67")
+	c.PXE.TFTPListen = cmp.Or(c.PXE.TFTPListen, ":69")
+	c.PXE.HTTPListen = cmp.Or(c.PXE.HTTPListen, ":8081")
+	c.PXE.BootDir = cmp.Or(c.PXE.BootDir, filepath.Join(c.DataDir, "boot"))
+	c.PXE.LeaseTime = cmp.Or(c.PXE.LeaseTime, time.Hour)
+	if _, port, err := net.SplitHostPort(c.PXE.HTTPListen); err == nil && c.PXE.ServerID != "" && c.PXE.ExternalURL == "" {
+		c.PXE.ExternalURL = "http://" + net.JoinHostPort(c.PXE.ServerID, port)
+	}
+
+	c.Log.Level = cmp.Or(c.Log.Level, LevelInfo)
+	c.Log.Format = cmp.Or(c.Log.Format, FormatAuto)
+	return nil
+}
+
+func (c *Config) fillDSN() error {
+	switch d := &c.Database; {
+	case d.DSN != "":
+	case d.DSNFile != "":
+		b, err := os.ReadFile(d.DSNFile)
+		if err != nil {
+			return fmt.Errorf("database.dsn_file: %w", err)
+		}
+		d.DSN = strings.TrimSpace(string(b))
+	case d.Driver == SQLite:
+		d.DSN = filepath.Join(c.DataDir, "gpupool.db")
+	}
+	return nil
+}
+
+// Has says whether this process has the role.
+func (c *Config) Has(r Role) bool {
+	for _, have := range c.Roles {
+		if have == r {
+			return true
+		}
+	}
+	return false
+}
+
+// TemporalDir is the embedded Temporal's folder.
+func (c *Config) TemporalDir() string { return filepath.Join(c.DataDir, "temporal") }
+
+// URL is the address by which the API is reached from outside: external_url, or what listen says.
+// bound is the address the listener got, for a listen of port 0; empty means listen.
+func (c *Config) URL(bound string) string {
+	if c.API.ExternalURL != "" {
+		return strings.TrimSuffix(c.API.ExternalURL, "/")
+	}
+	host, port, err := net.SplitHostPort(cmp.Or(bound, c.API.Listen))
+	if err != nil {
+		return ""
+	}
+	if ip := net.ParseIP(host); host == "" || ip != nil && ip.IsUnspecified() {
+		host = "127.0.0.1"
+	}
+	scheme := "http"
+	if c.API.TLSCert != "" {
+		scheme = "https"
+	}
+	return scheme + "://" + net.JoinHostPort(host, port)
+}
