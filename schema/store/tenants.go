@@ -1,0 +1,176 @@
+package store
+
+import (
+	"context"
+	"fmt"
+
+	"gpupool/schema"
+)
+
+// MaxQuota bounds guaranteed and limit: more accelerators than any pool has.
+const MaxQuota = 1_000_000
+
+// CreateTenant makes a tenant. maxPriority caps its jobs' priority, 0 to MaxPriority.
+func (s *Store) CreateTenant(ctx context.Context, by, name string, maxPriority int) (schema.Tenant, error) {
+	if !NamePattern.MatchString(name) {
+		return schema.Tenant{}, schema.Invalid("name", name, nameRight)
+	}
+	if err := checkPriority("max_priority", maxPriority); err != nil {
+		return schema.Tenant{}, err
+	}
+	var t schema.Tenant
+	err := s.Write(ctx, func(tx *Tx) error {
+		t = schema.Tenant{Name: name, MaxPriority: maxPriority, CreatedAt: tx.now}
+		n, err := tx.exec("INSERT INTO tenants (name, max_priority, created_at) VALUES (?, ?, ?) ON CONFLICT DO NOTHING", t.Name, t.MaxPriority, t.CreatedAt)
+		if err == nil && n == 0 {
+			return schema.Conflict(fmt.Sprintf("there is a tenant %q already", name), "list the tenants")
+		}
+		tx.policyChanged(name, name, by, "tenant created", t)
+		return err
+	})
+	return t, err
+}
+
+// SetTenantPriority changes the cap of the tenant's jobs' priority; jobs that wait keep theirs.
+func (s *Store) SetTenantPriority(ctx context.Context, by, name string, maxPriority int) (schema.Tenant, error) {
+	if err := checkPriority("max_priority", maxPriority); err != nil {
+		return schema.Tenant{}, err
+	}
+	var t schema.Tenant
+	err := s.Write(ctx, func(tx *Tx) error {
+		if err := one(tx.lock(&t, "name = ?", name), "tenant", name); err != nil {
+			return err
+		}
+		t.MaxPriority = maxPriority
+		tx.policyChanged(name, name, by, "tenant changed", t)
+		return tx.db.Save(&t).Error
+	})
+	return t, err
+}
+
+func checkPriority(field string, p int) error {
+	if p < 0 || p > MaxPriority {
+		return schema.Invalid(field, p, fmt.Sprintf("0 to %d", MaxPriority))
+	}
+	return nil
+}
+
+// Tenant finds one by name.
+func (s *Store) Tenant(ctx context.Context, name string) (schema.Tenant, error) {
+	var t schema.Tenant
+	return t, one(s.read(ctx).Where("name = ?", name).Take(&t).Error, "tenant", name)
+}
+
+// Tenants lists by name.
+func (s *Store) Tenants(ctx context.Context) ([]schema.Tenant, error) {
+	var out []schema.Tenant
+	return out, s.read(ctx).Order("name").Find(&out).Error
+}
+
+// CreateProject makes a project of a tenant.
+func (s *Store) CreateProject(ctx context.Context, by, tenant, name string) (schema.Project, error) {
+	if !NamePattern.MatchString(name) {
+		return schema.Project{}, schema.Invalid("name", name, nameRight)
+	}
+	var p schema.Project
+	err := s.Write(ctx, func(tx *Tx) error {
+		if err := tx.hasProject(tenant, ""); err != nil {
+			return err
+		}
+		p = schema.Project{Tenant: tenant, Name: name, CreatedAt: tx.now}
+		n, err := tx.exec("INSERT INTO projects (tenant, name, created_at) VALUES (?, ?, ?) ON CONFLICT DO NOTHING", p.Tenant, p.Name, p.CreatedAt)
+		if err == nil && n == 0 {
+			return schema.Conflict(fmt.Sprintf("tenant %s has a project %q already", tenant, name), "list its projects")
+		}
+		tx.policyChanged(tenant, tenant, by, "project created", p)
+		return err
+	})
+	return p, err
+}
+
+// Projects of a tenant by name; of all tenants where it is empty.
+func (s *Store) Projects(ctx context.Context, tenant string) ([]schema.Project, error) {
+	q := s.read(ctx).Order("tenant, name")
+	if tenant != "" {
+		q = q.Where("tenant = ?", tenant)
+	}
+	var out []schema.Project
+	return out, q.Find(&out).Error
+}
+
+// hasProject is a CodeNotFound error where the tenant, or the project (unless empty), does not exist.
+func (tx *Tx) hasProject(tenant, project string) error {
+	var n int64
+	if err := tx.db.Raw("SELECT count(*) FROM tenants WHERE name = ?", tenant).Scan(&n).Error; err != nil {
+		return err
+	}
+	if n == 0 {
+		return schema.NotFound("tenant", tenant)
+	}
+	if project == "" {
+		return nil
+	}
+	if err := tx.db.Raw("SELECT count(*) FROM projects WHERE tenant = ? AND name = ?", tenant, project).Scan(&n).Error; err != nil {
+		return err
+	}
+	if n == 0 {
+		return schema.NotFound("project of tenant "+tenant, project)
+	}
+	return nil
+}
+
+// SetQuota sets what a tenant (project empty) or a project may hold at once of one model. Counts are int64, so that a
+// number too big is refused and never cut.
+func (s *Store) SetQuota(ctx context.Context, by, tenant, project, model string, guaranteed, limit int64) (schema.Quota, error) {
+	if !NamePattern.MatchString(model) {
+		return schema.Quota{}, schema.Invalid("model", model, "an accelerator model, like nvidia-h100-80gb")
+	}
+	if limit < -1 || limit > MaxQuota {
+		return schema.Quota{}, schema.Invalid("limit", limit, fmt.Sprintf("0 to %d accelerators, or -1 for no limit", MaxQuota))
+	}
+	if guaranteed < 0 || guaranteed > MaxQuota || limit >= 0 && guaranteed > limit {
+		return schema.Quota{}, schema.Invalid("guaranteed", guaranteed, "0 to the limit")
+	}
+	var q schema.Quota
+	err := s.Write(ctx, func(tx *Tx) error {
+		if err := tx.hasProject(tenant, project); err != nil {
+			return err
+		}
+		q = schema.Quota{Tenant: tenant, Project: project, Model: model, Guaranteed: int(guaranteed), Limit: int(limit), UpdatedAt: tx.now}
+		if _, err := tx.exec(`INSERT INTO quotas (tenant, project, model, guaranteed, max, updated_at) VALUES (?, ?, ?, ?, ?, ?)
+			ON CONFLICT (tenant, project, model) DO UPDATE SET guaranteed = excluded.guaranteed, max = excluded.max, updated_at = excluded.updated_at`,
+			q.Tenant, q.Project, q.Model, q.Guaranteed, q.Limit, q.UpdatedAt); err != nil {
+			return err
+		}
+		tx.policyChanged(tenant, tenant, by, "quota set", q)
+		return nil
+	})
+	return q, err
+}
+
+// DeleteQuota removes one; a CodeNotFound error where there is none.
+func (s *Store) DeleteQuota(ctx context.Context, by, tenant, project, model string) error {
+	return s.Write(ctx, func(tx *Tx) error {
+		n, err := tx.exec("DELETE FROM quotas WHERE tenant = ? AND project = ? AND model = ?", tenant, project, model)
+		if err == nil && n == 0 {
+			return schema.NotFound("quota of "+tenant+" "+project+" for", model)
+		}
+		tx.policyChanged(tenant, tenant, by, "quota removed", map[string]any{"project": project, "model": model})
+		return err
+	})
+}
+
+// Quotas lists by tenant, project and model; of one tenant where it is not empty.
+func (s *Store) Quotas(ctx context.Context, tenant string) ([]schema.Quota, error) {
+	q := s.read(ctx).Table("quotas").Order("tenant, project, model") // gorm takes quota for a plural
+	if tenant != "" {
+		q = q.Where("tenant = ?", tenant)
+	}
+	var out []schema.Quota
+	return out, q.Find(&out).Error
+}
+
+// policyChanged tells the allocator, and whoever reads the audit, that the rules have changed.
+func (tx *Tx) policyChanged(subject, tenant, by, act string, to any) {
+	tx.Emit(schema.Event{Kind: schema.EventPolicyChanged, Subject: subject, Tenant: tenant, By: by}, map[string]any{"act": act, "to": to})
+}
