@@ -201,9 +201,9 @@ type NewJob struct {
 	Command []string          `json:"command"`
 	Env     map[string]string `json:"env,omitempty"`
 
-	// GraceMs Between the stop signal and the kill; absent = 30 s
-	GraceMs *int64 `json:"grace_ms,omitempty"`
-	Held    bool   `json:"held,omitempty"`
+	// GraceMs Between the stop signal and the kill; 0 or absent = 10 s
+	GraceMs int64 `json:"grace_ms,omitempty"`
+	Held    bool  `json:"held,omitempty"`
 
 	// MaxQueueMs From submit to expired; 0 or absent = none
 	MaxQueueMs int64  `json:"max_queue_ms,omitempty"`
@@ -279,9 +279,9 @@ type NewServer struct {
 	// BmcProtocol Absent = redfish
 	BmcProtocol string   `json:"bmc_protocol,omitempty"`
 	BmcUsername string   `json:"bmc_username"`
-	Cpus        int      `json:"cpus,omitempty"`
+	Cpus        int      `json:"cpus"`
 	Macs        []string `json:"macs"`
-	MemoryBytes int64    `json:"memory_bytes,omitempty"`
+	MemoryBytes int64    `json:"memory_bytes"`
 
 	// Model Accelerator model ordered, e.g. nvidia-h100-80gb
 	Model string `json:"model"`
@@ -290,9 +290,9 @@ type NewServer struct {
 	Name         string `json:"name"`
 	NvlinkDomain string `json:"nvlink_domain,omitempty"`
 
-	// Profile Install profile
+	// Profile Install profile; absent = image
 	Profile string `json:"profile,omitempty"`
-	Rack    string `json:"rack,omitempty"`
+	Rack    string `json:"rack"`
 	Region  string `json:"region"`
 
 	// Serial Chassis serial as ordered
