@@ -1,5 +1,4 @@
-// Package client calls the API. The generated part has one method for each operation of openapi.yaml; New adds the
-// credential, and Check turns an answer that is not a success into the *schema.Error that the server meant.
+// Package client calls the API: one method for each operation of openapi.yaml. It is generated (see ../generate.go).
 //
-// Types of bodies and answers are in package contract.
+// Not here: the types of bodies and answers (package contract), what an answer means (package call).
 package client
