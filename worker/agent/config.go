@@ -1,0 +1,143 @@
+package agent
+
+import (
+	"encoding/json"
+	"errors"
+	"fmt"
+	"log/slog"
+	"net/http"
+	"net/url"
+	"os"
+	"strings"
+	"time"
+
+	"gpupool/worker/agent/accelerator"
+	"gpupool/worker/agent/proc"
+)
+
+// PhoneHome is the file that the install left on the disk: who this server is and how it may say so.
+type PhoneHome struct {
+	Server   string `json:"server"`           // server id
+	Attempt  int    `json:"attempt"`          // onboarding attempt that installed this disk
+	API      string `json:"api_url"`          // https://host[:port]
+	Token    string `json:"phone_home_token"` // good for one registration
+	Profile  string `json:"profile,omitempty"`
+	Hostname string `json:"hostname,omitempty"`
+	CA       string `json:"ca,omitempty"` // PEM of the API's certificate authority; empty = the system's
+}
+
+// ReadPhoneHome reads and checks the file.
+func ReadPhoneHome(path string) (PhoneHome, error) {
+	b, err := os.ReadFile(path)
+	if err != nil {
+		return PhoneHome{}, fmt.Errorf("read the phone-home file: %w", err)
+	}
+	return ParsePhoneHome(b)
+}
+
+// ParsePhoneHome checks a phone-home file's content. Fields it doesn't know are left alone: a later install may say more.
+func ParsePhoneHome(b []byte) (PhoneHome, error) {
+	var p PhoneHome
+	if err := json.Unmarshal(b, &p); err != nil {
+		return PhoneHome{}, fmt.Errorf("phone-home file: %w", err)
+	}
+	return p, p.check()
+}
+
+func (p PhoneHome) check() error {
+	u, err := url.Parse(p.API)
+	switch {
+	case p.Server == "" || strings.ContainsAny(p.Server, ": \t\r\n"):
+		return fmt.Errorf("phone-home file: server %q is not a server id", p.Server)
+	case err != nil || u.Host == "" || u.Scheme != "https" && u.Scheme != "http":
+		return fmt.Errorf("phone-home file: api_url %q is not of the form https://host[:port]", p.API)
+	case p.Attempt < 0:
+		return fmt.Errorf("phone-home file: attempt %d is negative", p.Attempt)
+	}
+	return nil
+}
+
+// Machine is what the server says of itself.
+type Machine struct {
+	BootID      string
+	Serial      string // chassis, by SMBIOS
+	UUID        string // SMBIOS
+	Hostname    string
+	CPUs        int
+	MemoryBytes int64
+}
+
+// Config is what an agent needs. Only PhoneHome and StateDir have no default.
+type Config struct {
+	PhoneHome PhoneHome
+	StateDir  string // the agent's own; mode 0700. A reinstall empties it.
+	Version   string // of the agent; reported
+
+	Readers []accelerator.Reader
+	BurnIn  Tester             // tests devices; nil = only what readings show, so that burn-in is inconclusive
+	Runtime RuntimeProbe       // nil = containerd, docker, podman, by asking each for its version
+	Machine func() Machine     // nil = this machine, from /proc and /sys
+	HTTP    *http.Client       // nil = one of its own, with PhoneHome.CA
+	Table   *proc.Table        // nil = /proc
+	Now     func() time.Time   // nil = time.Now
+	Log     *slog.Logger       // nil = slog.Default
+	Env     map[string]string  // what every job finds in its environment; nil = a PATH and a locale
+	Suites  map[string][]Check // burn-in suites by name; nil = Suites
+
+	Heartbeat   time.Duration // until the API says otherwise; 0 = 10 s
+	ReadTimeout time.Duration // how long one reading of a vendor's devices may take; 0 = 10 s
+	Batch       time.Duration // how long a report waits for others to go with it; 0 = 3 ms, negative = not at all
+	PollWait    time.Duration // how long the API holds a poll; 0 = 30 s
+	Progress    time.Duration // how often a running job's new output is sent; 0 = 1 s
+	Grace       time.Duration // between signal and kill where a stop names none, and for what a job left behind; 0 = 10 s
+	Output      int64         // bytes kept of a job's output; 0 = 1 MiB
+	RetryMin    time.Duration // first wait after a failed call; 0 = 200 ms. It doubles up to RetryMax, with jitter
+	RetryMax    time.Duration // 0 = 15 s
+}
+
+func (c Config) withDefaults() (Config, error) {
+	if err := c.PhoneHome.check(); err != nil {
+		return c, err
+	}
+	if c.StateDir == "" {
+		return c, errors.New("agent: StateDir is empty: it needs a folder that outlives it")
+	}
+	orDefault(&c.Heartbeat, 10*time.Second)
+	orDefault(&c.ReadTimeout, 10*time.Second)
+	orDefault(&c.Batch, 3*time.Millisecond)
+	orDefault(&c.PollWait, 30*time.Second)
+	orDefault(&c.Progress, time.Second)
+	orDefault(&c.Grace, 10*time.Second)
+	orDefault(&c.Output, 1<<20)
+	orDefault(&c.RetryMin, 200*time.Millisecond)
+	orDefault(&c.RetryMax, 15*time.Second)
+	if c.Machine == nil {
+		c.Machine = ThisMachine
+	}
+	if c.Runtime == nil {
+		c.Runtime = ProbeRuntime
+	}
+	if c.Table == nil {
+		c.Table = proc.New("")
+	}
+	if c.Now == nil {
+		c.Now = time.Now
+	}
+	if c.Log == nil {
+		c.Log = slog.Default()
+	}
+	if c.Env == nil {
+		c.Env = map[string]string{"PATH": "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin", "LANG": "C.UTF-8"}
+	}
+	if c.Suites == nil {
+		c.Suites = Suites
+	}
+	return c, nil
+}
+
+func orDefault[T comparable](v *T, d T) {
+	var zero T
+	if *v == zero {
+		*v = d
+	}
+}

@@ -1,0 +1,298 @@
+// Package proc finds, in /proc, the processes of a task, and proves that none is left.
+//
+// A task's processes are those that carry its mark in the environment they began with, and those of the session and
+// process group that its first process opened; so a descendant is found although it changed its group, and although
+// it dropped its environment, but not when it did both. Where the agent may use a control group, that closes the gap.
+//
+// Invariant: Find answers "none" only when no such process was alive at one moment after Find was called: a scan in
+// which a candidate vanished is done again, since what vanished may have left a child that the scan had passed.
+//
+// Not here: signals and control groups (worker/agent).
+package proc
+
+import (
+	"bytes"
+	"context"
+	"errors"
+	"fmt"
+	"io/fs"
+	"os"
+	"path/filepath"
+	"slices"
+	"strconv"
+	"sync"
+	"time"
+)
+
+// ID tells a process from every other of the same boot: a pid is used again, a pid with its start time is not.
+type ID struct {
+	PID   int    `json:"pid"`
+	Start uint64 `json:"start"` // clock ticks since boot; field 22 of /proc/<pid>/stat
+}
+
+// Process is one process as /proc shows it.
+type Process struct {
+	ID
+	Parent, Group, Session int
+	State                  byte // R, S, D, Z, ...
+	Command                string
+}
+
+// Query names a task's processes.
+type Query struct {
+	Mark    string // NAME=value in their first environment
+	Session ID     // the process that opened their session and group; zero = only by Mark
+}
+
+// Table is the process table of this machine. It serves any number of askers with one scan at a time.
+//
+// mu guards the queue and forks; a scan holds no lock.
+type Table struct {
+	root string
+
+	mu       sync.Mutex
+	waiting  []*waiter
+	scanning bool
+}
+
+type waiter struct {
+	q     Query
+	found []Process
+	err   error
+	done  chan struct{}
+}
+
+// New is the table under root; "" is /proc.
+func New(root string) *Table {
+	if root == "" {
+		root = "/proc"
+	}
+	return &Table{root: root}
+}
+
+// Identify is the process that has this pid now.
+func (t *Table) Identify(pid int) (Process, error) { return t.stat(pid) }
+
+// Alive reports whether that very process runs still; a zombie doesn't.
+func (t *Table) Alive(id ID) bool {
+	p, err := t.stat(id.PID)
+	return err == nil && p.Start == id.Start && p.State != 'Z' && p.State != 'X'
+}
+
+// Find is every live process that q names. Askers that come while a scan runs share the next one.
+func (t *Table) Find(ctx context.Context, q Query) ([]Process, error) {
+	w := &waiter{q: q, done: make(chan struct{})}
+	t.mu.Lock()
+	t.waiting = append(t.waiting, w)
+	if !t.scanning {
+		t.scanning = true
+		go t.serve()
+	}
+	t.mu.Unlock()
+	select {
+	case <-w.done:
+		return w.found, w.err
+	case <-ctx.Done():
+		return nil, ctx.Err()
+	}
+}
+
+func (t *Table) serve() {
+	for {
+		t.mu.Lock()
+		batch := t.waiting
+		t.waiting = nil
+		if len(batch) == 0 {
+			t.scanning = false
+			t.mu.Unlock()
+			return
+		}
+		t.mu.Unlock()
+		t.scan(batch)
+		for _, w := range batch {
+			close(w.done)
+		}
+	}
+}
+
+// maxScans bounds how often a scan in which candidates vanished is done again.
+const maxScans = 200
+
+func (t *Table) scan(batch []*waiter) {
+	for try := range maxScans {
+		for _, w := range batch {
+			w.found, w.err = nil, nil
+		}
+		clean, err := t.pass(batch)
+		if err != nil {
+			for _, w := range batch {
+				w.err = err
+			}
+			return
+		}
+		if clean {
+			return
+		}
+		if try > 2 {
+			time.Sleep(time.Millisecond)
+		}
+	}
+	for _, w := range batch {
+		if len(w.found) == 0 {
+			w.err = fmt.Errorf("%s changed during each of %d scans: it could not be proven that no process is left", t.root, maxScans)
+		}
+	}
+}
+
+// pass looks at every process once. It is clean when nothing vanished under it.
+func (t *Table) pass(batch []*waiter) (clean bool, err error) {
+	pids, err := t.pids()
+	if err != nil {
+		return false, err
+	}
+	reused := make([]bool, len(batch)) // the session's number belongs to another process by now
+	for i, w := range batch {
+		if w.q.Session.PID != 0 {
+			if p, err := t.stat(w.q.Session.PID); err == nil && p.Start != w.q.Session.Start {
+				reused[i] = true
+			}
+		}
+	}
+	clean = true
+	for _, pid := range pids {
+		p, err := t.stat(pid)
+		if err != nil {
+			clean = false
+			continue
+		}
+		if p.State == 'Z' || p.State == 'X' {
+			continue
+		}
+		var env []byte
+		var read bool
+		for i, w := range batch {
+			s := w.q.Session
+			// What began before the session's first process cannot descend from it.
+			if s.PID != 0 && p.Start < s.Start {
+				continue
+			}
+			if s.PID != 0 && !reused[i] && (p.Session == s.PID || p.Group == s.PID) {
+				w.found = append(w.found, p)
+				continue
+			}
+			if !read {
+				read = true
+				env, err = os.ReadFile(filepath.Join(t.root, strconv.Itoa(pid), "environ"))
+				if errors.Is(err, fs.ErrNotExist) {
+					clean = false
+				}
+				// Another user's process can't be looked into. It is none of ours then, unless it changed its user.
+			}
+			if w.q.Mark != "" && carries(env, w.q.Mark) {
+				w.found = append(w.found, p)
+			}
+		}
+	}
+	return clean, nil
+}
+
+// Marks groups every live process that carries name=... in its first environment by the value.
+func (t *Table) Marks(name string) (map[string][]Process, error) {
+	pids, err := t.pids()
+	if err != nil {
+		return nil, err
+	}
+	marks := map[string][]Process{}
+	for _, pid := range pids {
+		env, err := os.ReadFile(filepath.Join(t.root, strconv.Itoa(pid), "environ"))
+		if err != nil {
+			continue
+		}
+		v, ok := lookup(env, name)
+		if !ok {
+			continue
+		}
+		if p, err := t.stat(pid); err == nil && p.State != 'Z' && p.State != 'X' {
+			marks[v] = append(marks[v], p)
+		}
+	}
+	return marks, nil
+}
+
+func (t *Table) pids() ([]int, error) {
+	d, err := os.Open(t.root)
+	if err != nil {
+		return nil, err
+	}
+	defer d.Close()
+	names, err := d.Readdirnames(-1)
+	if err != nil {
+		return nil, err
+	}
+	pids := make([]int, 0, len(names))
+	for _, n := range names {
+		if n[0] >= '1' && n[0] <= '9' {
+			if pid, err := strconv.Atoi(n); err == nil {
+				pids = append(pids, pid)
+			}
+		}
+	}
+	slices.Sort(pids)
+	return pids, nil
+}
+
+func (t *Table) stat(pid int) (Process, error) {
+	b, err := os.ReadFile(filepath.Join(t.root, strconv.Itoa(pid), "stat"))
+	if err != nil {
+		return Process{}, err
+	}
+	return parseStat(pid, b)
+}
+
+// parseStat reads proc(5)'s stat line. The command's name stands in parentheses and may hold spaces and parentheses.
+func parseStat(pid int, b []byte) (Process, error) {
+	open, end := bytes.IndexByte(b, '('), bytes.LastIndexByte(b, ')')
+	if open < 0 || end < open {
+		return Process{}, fmt.Errorf("stat of process %d has no name in parentheses", pid)
+	}
+	f := bytes.Fields(b[end+1:]) // from field 3, the state
+	if len(f) < 20 || len(f[0]) != 1 {
+		return Process{}, fmt.Errorf("stat of process %d has %d fields after its name, 20 are needed", pid, len(f))
+	}
+	p := Process{ID: ID{PID: pid}, State: f[0][0], Command: string(b[open+1 : end])}
+	var err error
+	num := func(i int) int {
+		n, e := strconv.Atoi(string(f[i]))
+		err = errors.Join(err, e)
+		return n
+	}
+	p.Parent, p.Group, p.Session = num(1), num(2), num(3)
+	start, e := strconv.ParseUint(string(f[19]), 10, 64)
+	p.Start = start
+	if err = errors.Join(err, e); err != nil {
+		return Process{}, fmt.Errorf("stat of process %d: %w", pid, err)
+	}
+	return p, nil
+}
+
+func carries(env []byte, mark string) bool {
+	for len(env) > 0 {
+		v, rest, _ := bytes.Cut(env, []byte{0})
+		if string(v) == mark {
+			return true
+		}
+		env = rest
+	}
+	return false
+}
+
+func lookup(env []byte, name string) (string, bool) {
+	for len(env) > 0 {
+		v, rest, _ := bytes.Cut(env, []byte{0})
+		if val, ok := bytes.CutPrefix(v, []byte(name+"=")); ok {
+			return string(val), true
+		}
+		env = rest
+	}
+	return "", false
+}

@@ -1,0 +1,116 @@
+package agent
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"os/exec"
+	"regexp"
+	"slices"
+	"strings"
+
+	"gpupool/schema"
+	"gpupool/schema/agentproto"
+	"gpupool/worker/agent/accelerator"
+)
+
+// RuntimeProbe finds the server's container runtime and says what it says of itself: "containerd 2.1.4".
+type RuntimeProbe func(ctx context.Context) (string, error)
+
+// ErrNoRuntime says that no container runtime answered.
+var ErrNoRuntime = errors.New("no container runtime: none of containerd, docker, podman answers --version")
+
+var versionNumber = regexp.MustCompile(`\bv?(\d+\.\d+[\w.~+-]*)`)
+
+// ProbeRuntime asks the programs themselves: that a package is installed proves nothing.
+func ProbeRuntime(ctx context.Context) (string, error) {
+	for _, name := range []string{"containerd", "docker", "podman"} {
+		out, err := exec.CommandContext(ctx, name, "--version").CombinedOutput()
+		if m := versionNumber.FindSubmatch(out); err == nil && m != nil {
+			return name + " " + string(m[1]), nil
+		}
+		if err != nil && !errors.Is(err, exec.ErrNotFound) {
+			return "", fmt.Errorf("%s --version: %w: %s", name, err, lastLine(out))
+		}
+	}
+	return "", ErrNoRuntime
+}
+
+func (t *tasks) inventory(ctx context.Context) (any, string, error) {
+	m := t.cfg.Machine()
+	list, known := t.devices.read(ctx)
+	if !known {
+		return nil, "", errors.New("the devices could not be read: a driver has not answered yet")
+	}
+	inv := agentproto.Inventory{Serial: m.Serial, UUID: m.UUID, CPUs: m.CPUs, MemoryBytes: m.MemoryBytes, Devices: list, Drivers: map[string]string{}}
+	for _, r := range t.cfg.Readers {
+		v, err := r.Driver(ctx)
+		if err == nil && v != "" {
+			inv.Drivers[string(r.Vendor())] = v
+		}
+	}
+	// A server without a runtime is a server without one: whether that is right, the runtime step says.
+	if rt, err := t.cfg.Runtime(ctx); err == nil {
+		inv.Runtime = rt
+	}
+	return inv, fmt.Sprintf("%d devices, %d CPUs, %d GiB", len(list), m.CPUs, m.MemoryBytes>>30), nil
+}
+
+// drivers proves a vendor's driver by its devices: each must answer, and the driver must say its version.
+func (t *tasks) drivers(ctx context.Context, payload json.RawMessage) (any, string, error) {
+	var s agentproto.Setup
+	if err := json.Unmarshal(payload, &s); err != nil {
+		return nil, "", fmt.Errorf("the task's payload could not be read: %w", err)
+	}
+	list, _ := t.devices.read(ctx)
+	var said []string
+	var proven []schema.Vendor
+	for _, r := range t.cfg.Readers {
+		v := r.Vendor()
+		if s.Vendor != "" && string(v) != s.Vendor {
+			continue
+		}
+		mine := slices.DeleteFunc(slices.Clone(list), func(d agentproto.Device) bool { return d.Vendor != v })
+		if s.Vendor == "" && len(mine) == 0 {
+			continue
+		}
+		version, err := r.Driver(ctx)
+		if err != nil {
+			return nil, "", fmt.Errorf("the %s driver does not answer: %w (profile %q)", v, err, s.Profile)
+		}
+		if len(mine) == 0 {
+			return nil, "", fmt.Errorf("the %s driver %s answers, but lists no device (profile %q)", v, version, s.Profile)
+		}
+		for _, d := range mine {
+			if d.Error != "" {
+				return nil, "", fmt.Errorf("device %s (%s) does not answer the %s driver %s: %s", accelerator.Identity(d), d.Slot, v, version, d.Error)
+			}
+		}
+		proven = append(proven, v)
+		said = append(said, fmt.Sprintf("%s driver %s: %d devices answer", v, version, len(mine)))
+	}
+	switch {
+	case len(proven) > 0:
+		return nil, strings.Join(said, "; "), nil
+	case s.Vendor != "":
+		return nil, "", fmt.Errorf("this agent has no reader for vendor %q", s.Vendor)
+	default:
+		return nil, "", errors.New("no device of any vendor answers its driver")
+	}
+}
+
+func (t *tasks) runtime(ctx context.Context, payload json.RawMessage) (any, string, error) {
+	var s agentproto.Setup
+	if err := json.Unmarshal(payload, &s); err != nil {
+		return nil, "", fmt.Errorf("the task's payload could not be read: %w", err)
+	}
+	if s.Profile == "none" {
+		return nil, "the profile asks for no container runtime", nil
+	}
+	v, err := t.cfg.Runtime(ctx)
+	if err != nil {
+		return nil, "", fmt.Errorf("%w (profile %q)", err, s.Profile)
+	}
+	return nil, v + " answers", nil
+}
