@@ -220,7 +220,7 @@ type ClientInterface interface {
 	// Corresponds with PUT /v1/quotas (the `SetQuota` operationId).
 	SetQuota(ctx context.Context, body SetQuotaJSONRequestBody, reqEditors ...RequestEditorFn) (*http.Response, error)
 
-	// ListRepairs Repairs, the open ones first
+	// ListRepairs Repairs, newest first
 	//
 	// Corresponds with GET /v1/repairs (the `ListRepairs` operationId).
 	ListRepairs(ctx context.Context, params *ListRepairsParams, reqEditors ...RequestEditorFn) (*http.Response, error)
@@ -859,7 +859,7 @@ func (c *Client) SetQuota(ctx context.Context, body SetQuotaJSONRequestBody, req
 	return c.Client.Do(req)
 }
 
-// ListRepairs Repairs, the open ones first
+// ListRepairs Repairs, newest first
 //
 // Corresponds with GET /v1/repairs (the `ListRepairs` operationId).
 func (c *Client) ListRepairs(ctx context.Context, params *ListRepairsParams, reqEditors ...RequestEditorFn) (*http.Response, error) {
@@ -4504,7 +4504,7 @@ type ClientWithResponsesInterface interface {
 	// Corresponds with PUT /v1/quotas (the `SetQuota` operationId).
 	SetQuotaWithResponse(ctx context.Context, body SetQuotaJSONRequestBody, reqEditors ...RequestEditorFn) (*SetQuotaResponse, error)
 
-	// ListRepairsWithResponse Repairs, the open ones first
+	// ListRepairsWithResponse Repairs, newest first
 	//
 	// Returns a wrapper object for the known response body format(s).
 	//
@@ -7570,7 +7570,7 @@ func (c *ClientWithResponses) SetQuotaWithResponse(ctx context.Context, body Set
 	return ParseSetQuotaResponse(rsp)
 }
 
-// ListRepairsWithResponse Repairs, the open ones first
+// ListRepairsWithResponse Repairs, newest first
 //
 // Returns a wrapper object for the known response body format(s).
 //

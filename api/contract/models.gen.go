@@ -174,15 +174,24 @@ type JobList struct {
 // JobState defines model for JobState.
 type JobState = schema.JobState
 
-// ModelOverview Accelerators of one model: allocated + idle + unhealthy + draining + repairing = installed
+// ModelOverview Accelerators of one model: allocated + idle + cordoned + draining + repairing + unhealthy = installed
 type ModelOverview struct {
-	Allocated int    `json:"allocated"`
+	Allocated int `json:"allocated"`
+
+	// Cordoned Healthy and free, on a cordoned server
+	Cordoned int `json:"cordoned"`
+
+	// Draining Free, on a draining server
 	Draining  int    `json:"draining"`
 	Idle      int    `json:"idle"`
 	Installed int    `json:"installed"`
 	Model     string `json:"model"`
-	Repairing int    `json:"repairing"`
-	Unhealthy int    `json:"unhealthy"`
+
+	// Repairing On a server in repair
+	Repairing int `json:"repairing"`
+
+	// Unhealthy Suspect, failed, absent or unknown, elsewhere
+	Unhealthy int `json:"unhealthy"`
 }
 
 // Moment RFC 3339 in UTC; null = not yet, or never
@@ -373,11 +382,20 @@ type OutputList struct {
 // Overview defines model for Overview.
 type Overview struct {
 	// At RFC 3339 in UTC; null = not yet, or never
-	At     Moment          `json:"at"`
+	At Moment `json:"at"`
+
+	// Failures Servers that stopped and wait for a person
+	Failures []Server `json:"failures"`
+
+	// Jobs Live jobs by state
+	Jobs   map[string]int  `json:"jobs"`
 	Models []ModelOverview `json:"models"`
 
 	// Queue Waiting jobs by reason code
 	Queue map[string]int `json:"queue"`
+
+	// Repairs Open repairs
+	Repairs []Repair `json:"repairs"`
 
 	// Servers Servers by phase
 	Servers map[string]int `json:"servers"`
@@ -587,12 +605,22 @@ type UsageKey = string
 
 // UsageRow defines model for UsageRow.
 type UsageRow struct {
-	// GpuMs GPU-milliseconds; 3,600,000 = one GPU-hour
-	GpuMs int64             `json:"gpu_ms"`
-	Keys  map[string]string `json:"keys"`
+	// CreditGpuMs Taken back
+	CreditGpuMs int64 `json:"credit_gpu_ms"`
 
-	// Rows Ledger rows counted
-	Rows int64 `json:"rows"`
+	// DrainGpuMs Asked to stop, not yet released
+	DrainGpuMs int64 `json:"drain_gpu_ms"`
+
+	// GpuMs GPU-milliseconds, launch + running + drain - credit; 3,600,000 = one GPU-hour
+	GpuMs int64 `json:"gpu_ms"`
+
+	// Intervals Ledger rows counted
+	Intervals int               `json:"intervals"`
+	Keys      map[string]string `json:"keys"`
+
+	// LaunchGpuMs Allocated, not yet running
+	LaunchGpuMs  int64 `json:"launch_gpu_ms"`
+	RunningGpuMs int64 `json:"running_gpu_ms"`
 }
 
 // Why defines model for Why.

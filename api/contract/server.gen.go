@@ -67,7 +67,7 @@ type ServerInterface interface {
 	// SetQuota Set the quota of a tenant, or of a project, for one accelerator model
 	// (PUT /v1/quotas)
 	SetQuota(c *gin.Context)
-	// ListRepairs Repairs, the open ones first
+	// ListRepairs Repairs, newest first
 	// (GET /v1/repairs)
 	ListRepairs(c *gin.Context, params ListRepairsParams)
 	// GetRepair One repair
