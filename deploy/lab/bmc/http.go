@@ -400,7 +400,7 @@ func (s *Server) post(r *http.Request, path string, in Doc) *reply {
 			return rep
 		}
 		clear(s.sessions)
-		s.bmcDown = time.Now().Add(time.Second)
+		s.bmcDown = time.Now().Add(s.quirks.BMCResetTime)
 		return noContent()
 	}
 	if actions, ok := d["Actions"].(map[string]any); ok && actions["#"+action] != nil {

@@ -63,6 +63,7 @@ type Quirks struct {
 	// OnIgnoredAfterOff: On is accepted and lost for this long after the power went off.
 	OnIgnoredAfterOff time.Duration
 
+	BMCResetTime     time.Duration // 503 for so long after Manager.Reset
 	SessionTimeout   time.Duration // idle; 0 never
 	MaxSessions      int           // 0 no limit; one more is 503
 	NoSessions       bool          // SessionService answers 404: Basic only

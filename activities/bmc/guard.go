@@ -1,0 +1,165 @@
+package bmc
+
+import (
+	"context"
+	"crypto/sha256"
+	"encoding/hex"
+	"errors"
+	"fmt"
+	"maps"
+	"sync"
+	"time"
+)
+
+// The login budget. A refused secret is tried once more after a pause (some BMCs refuse good ones while they boot), then
+// never again until it changes; and a BMC sees at most two refused logins in the window, whatever the secrets. The lowest
+// lockout seen in captures is 3 tries in 30 s.
+const (
+	maxRefusals   = 2
+	refusalWindow = 10 * time.Minute
+)
+
+// Shared is what all processes of a site know together of one BMC: its session and its login budget. An implementation
+// over a database makes them share both; it must keep Token as it keeps passwords.
+type Shared interface {
+	// Update lets change alter a BMC's state, atomically over every process. An error of change is returned, and then
+	// nothing is written.
+	Update(ctx context.Context, address string, change func(*State) error) error
+}
+
+// State is the shared state of one BMC. The zero value is a BMC never spoken to.
+type State struct {
+	Token      Secret // X-Auth-Token of the shared session, "" for none
+	SessionURI string
+	Revision   string // of the login that opened it
+	Refused    map[string]Refusal
+	Pin        string // the TLS key trusted on first use
+}
+
+// Refusal counts how often one secret was refused. It is counted up before the try and forgotten after a success, so
+// that two processes, or one that dies in between, can't exceed the budget.
+type Refusal struct {
+	Count int
+	Last  time.Time
+}
+
+// memory is Shared within one process.
+type memory struct {
+	mu sync.Mutex
+	m  map[string]State
+}
+
+// NewShared returns a Shared for callers within one process.
+func NewShared() Shared { return &memory{m: map[string]State{}} }
+
+func (s *memory) Update(_ context.Context, address string, change func(*State) error) error {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	st := s.m[address]
+	st.Refused = maps.Clone(st.Refused)
+	if err := change(&st); err != nil {
+		return err
+	}
+	s.m[address] = st
+	return nil
+}
+
+// errBreaker is why a login isn't even tried.
+type errBreaker struct {
+	until time.Time // zero: until the secret changes
+	why   string
+}
+
+func (e *errBreaker) Error() string {
+	if e.until.IsZero() {
+		return e.why + "; it is not tried again until it changes"
+	}
+	return fmt.Sprintf("%s; not tried again before %s", e.why, e.until.UTC().Format(time.TimeOnly+"Z"))
+}
+
+// permit counts one try of a secret, or says why there is none left.
+func (s *State) permit(revision string, now time.Time) error {
+	if r := s.Refused[revision]; r.Count >= maxRefusals {
+		return &errBreaker{why: fmt.Sprintf("this password was refused %d times", r.Count)}
+	} else if r.Count > 0 && now.Sub(r.Last) < refusalWindow {
+		return &errBreaker{until: r.Last.Add(refusalWindow), why: "this password was refused"}
+	}
+	recent, oldest := 0, now
+	for _, r := range s.Refused {
+		if now.Sub(r.Last) < refusalWindow {
+			recent++
+			if r.Last.Before(oldest) {
+				oldest = r.Last
+			}
+		}
+	}
+	if recent >= maxRefusals {
+		return &errBreaker{until: oldest.Add(refusalWindow), why: fmt.Sprintf("%d logins were refused", recent)}
+	}
+	if s.Refused == nil {
+		s.Refused = map[string]Refusal{}
+	}
+	s.Refused[revision] = Refusal{Count: s.Refused[revision].Count + 1, Last: now}
+	return nil
+}
+
+// takeBack uncounts a try that never reached the BMC's judgement.
+func (s *State) takeBack(revision string) {
+	r := s.Refused[revision]
+	if r.Count--; r.Count <= 0 {
+		delete(s.Refused, revision)
+		return
+	}
+	r.Last = r.Last.Add(-refusalWindow)
+	s.Refused[revision] = r
+}
+
+func (l Login) revision() string {
+	if l.Revision != "" {
+		return l.Revision
+	}
+	sum := sha256.Sum256([]byte(l.User + "\x00" + string(l.Password)))
+	return hex.EncodeToString(sum[:8])
+}
+
+// breaker keeps callers from queueing at a BMC that doesn't answer. After a few failures in a row it answers for it,
+// for a while that grows; then the next caller finds out.
+type breaker struct {
+	mu       sync.Mutex
+	failures int
+	until    time.Time
+	last     error
+}
+
+const (
+	breakerAfter = 3
+	breakerFirst = 5 * time.Second
+	breakerMost  = time.Minute
+)
+
+// allow returns the last failure while the breaker is open.
+func (b *breaker) allow(now time.Time) error {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	if now.Before(b.until) {
+		return fmt.Errorf("not tried again before %s, after %d failures, the last: %w", b.until.UTC().Format(time.TimeOnly+"Z"), b.failures, b.last)
+	}
+	return nil
+}
+
+func (b *breaker) record(err error, now time.Time) {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	if err == nil {
+		b.failures, b.until, b.last = 0, time.Time{}, nil
+		return
+	}
+	if b.failures++; b.failures >= breakerAfter {
+		pause := min(breakerFirst<<min(b.failures-breakerAfter, 10), breakerMost)
+		b.until = now.Add(pause)
+	}
+	var open *errBreaker
+	if !errors.As(err, &open) {
+		b.last = err
+	}
+}

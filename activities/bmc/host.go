@@ -1,0 +1,224 @@
+package bmc
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"strings"
+	"time"
+)
+
+func isKind(err, kind error) bool { return errors.Is(err, kind) }
+
+// host is the member of Systems that is the server itself, and what was found with it. It doesn't change while a machine
+// lives, so it is looked for once.
+type host struct {
+	uri      string
+	settings string   // resource that takes the boot override, "" for the system itself
+	others   []string // systems that can't be reset: GPU baseboards
+	reset    string   // target of ComputerSystem.Reset
+	resets   []string // allowed types; nil when the BMC doesn't say
+	make     Make
+	model    string
+	quirks   []Quirk
+	manners  manners
+	chassis  []string
+	managers []string
+	noReset  bool // named by SystemID and without a reset: nothing may be powered
+}
+
+// find returns the host, looking for it at the first call.
+func (c *Client) find(ctx context.Context) (*host, error) {
+	c.hostMu.Lock()
+	h := c.host
+	c.hostMu.Unlock()
+	if h != nil {
+		return h, nil
+	}
+	h, err := c.look(ctx)
+	if err != nil {
+		return nil, err
+	}
+	c.hostMu.Lock()
+	defer c.hostMu.Unlock()
+	c.host = h
+	return h, nil
+}
+
+// look picks the host by what it can do, never by its place in the list: DGX H100, GH200 and GB200 list their GPU
+// baseboard as a system as well, which has neither a reset nor a boot, and asking it for one is a 500
+// (https://github.com/dsx-ai-factory/libredfish/pull/124).
+func (c *Client) look(ctx context.Context) (*host, error) {
+	root, err := c.conn.root(ctx)
+	if err != nil {
+		return nil, err
+	}
+	systems, err := c.conn.collect(ctx, orDefault(root.link("Systems"), "/redfish/v1/Systems"), lenient)
+	if err != nil {
+		return nil, err
+	}
+	var best *resource
+	var names []string
+	score, ties := 0, 0
+	h := &host{}
+	for _, s := range systems {
+		names = append(names, s.uri)
+		p := 0
+		if s.at("Actions", "#ComputerSystem.Reset") != nil {
+			p += 4
+		}
+		if _, ok := s.at("Boot").(map[string]any); ok {
+			p += 2
+		}
+		if t := s.str("SystemType"); t == "" || t == "Physical" {
+			p++
+		}
+		if c.systemID != "" {
+			if lastSegment(s.uri) != c.systemID && !sameURI(s.uri, c.systemID) {
+				continue
+			}
+			p += 100
+		} else if p < 4 {
+			h.others = append(h.others, s.uri)
+			continue
+		}
+		switch {
+		case p > score:
+			best, score, ties = s, p, 1
+		case p == score:
+			ties++
+		}
+	}
+	switch {
+	case best == nil && c.systemID != "":
+		return nil, &Error{Kind: ErrNoHost, Address: c.conn.address, Detail: fmt.Sprintf("no system %q, it lists %s", c.systemID, strings.Join(names, ", "))}
+	case best == nil:
+		return nil, &Error{Kind: ErrNoHost, Address: c.conn.address, Detail: fmt.Sprintf("none of its %d systems has a #ComputerSystem.Reset action: %s", len(names), strings.Join(names, ", "))}
+	case ties > 1:
+		return nil, &Error{Kind: ErrNoHost, Address: c.conn.address, Detail: fmt.Sprintf("%d systems could be the server: %s", ties, strings.Join(names, ", ")),
+			Hint: "name one by its Id in the endpoint's SystemID"}
+	}
+	if c.systemID != "" {
+		for _, s := range systems { // baseboards belong to whichever host was named
+			if s.uri != best.uri && s.at("Actions", "#ComputerSystem.Reset") == nil {
+				h.others = append(h.others, s.uri)
+			}
+		}
+	}
+	h.uri = best.uri
+	h.chassis, h.managers = best.links("Links", "Chassis"), best.links("Links", "ManagedBy")
+	h.make = makeOf(root, best)
+	h.model = best.word("Model")
+	h.quirks = quirksOf(h.make, h.model, "")
+	for _, q := range h.quirks {
+		q.apply(&h.manners)
+	}
+	if err := c.readReset(ctx, h, best); err != nil {
+		return nil, err
+	}
+	return h, c.readSettings(ctx, h, best)
+}
+
+// makeOf tells the make by the service root's Vendor, its Oem keys, and the system's own words. Vendor may be null
+// (Supermicro) or the firmware's maker rather than the machine's (AMI on a DGX H100), which is what manners follow.
+func makeOf(root, system *resource) Make {
+	words := strings.ToLower(root.str("Vendor") + " " + root.str("Product"))
+	if oem, ok := root.at("Oem").(map[string]any); ok {
+		for k := range oem {
+			words += " " + strings.ToLower(k)
+		}
+	}
+	for _, w := range []string{words, strings.ToLower(system.str("Manufacturer"))} {
+		for _, m := range []struct {
+			word string
+			make Make
+		}{{"ami", MakeAMI}, {"dell", MakeDell}, {"hpe", MakeHPE}, {"lenovo", MakeLenovo}, {"supermicro", MakeSupermicro}, {"nvidia", MakeNVIDIA}} {
+			for _, part := range strings.FieldsFunc(w, func(r rune) bool { return r < 'a' || r > 'z' }) {
+				if part == m.word {
+					return m.make
+				}
+			}
+		}
+	}
+	return MakeUnknown
+}
+
+// readReset finds where a reset goes and which types it takes: inline, or in an ActionInfo (Supermicro and NVIDIA give
+// only that).
+func (c *Client) readReset(ctx context.Context, h *host, system *resource) error {
+	action := system.at("Actions", "#ComputerSystem.Reset")
+	if action == nil {
+		h.noReset = true
+		return nil
+	}
+	h.reset, _ = at(action, "target").(string)
+	if h.reset == "" {
+		h.reset = strings.TrimRight(h.uri, "/") + "/Actions/ComputerSystem.Reset" // the target that the schema prescribes
+	}
+	if h.resets = stringsOf(at(action, "ResetType@Redfish.AllowableValues")); h.resets != nil {
+		return nil
+	}
+	info, _ := at(action, "@Redfish.ActionInfo").(string)
+	if info == "" {
+		return nil
+	}
+	r, err := c.conn.get(ctx, info)
+	if err != nil {
+		return lenient(info, err) // then the BMC doesn't say
+	}
+	params, _ := r.at("Parameters").([]any)
+	for _, p := range params {
+		if text(at(p, "Name")) == "ResetType" {
+			h.resets = stringsOf(at(p, "AllowableValues"))
+		}
+	}
+	return nil
+}
+
+// readSettings decides where the boot override is written: the settings resource if it holds one (DGX H100, GB200), else
+// the system itself (Lenovo's settings resource holds only the boot order).
+func (c *Client) readSettings(ctx context.Context, h *host, system *resource) error {
+	uri := system.link("@Redfish.Settings", "SettingsObject")
+	if uri == "" {
+		return nil
+	}
+	r, err := c.conn.get(ctx, uri)
+	if err != nil {
+		return lenient(uri, err) // named and not there
+	}
+	boot, _ := r.at("Boot").(map[string]any)
+	if _, ok := boot[propEnabled]; ok {
+		h.settings = uri
+	}
+	return nil
+}
+
+func orDefault(s, def string) string {
+	if s == "" {
+		return def
+	}
+	return s
+}
+
+// until reads a state again and again until ok, or until the time is up; then it is false. An error of a single read is
+// kept and tried over: BMCs drop out for moments while they switch power.
+func (c *Client) until(ctx context.Context, limit time.Duration, ok func(context.Context) (bool, error)) (bool, error) {
+	deadline := now().Add(limit)
+	poll := c.conn.pool.cfg.Timing.Poll
+	for {
+		done, err := ok(ctx)
+		switch {
+		case done:
+			return true, nil
+		case err != nil && (ctx.Err() != nil || isKind(err, ErrCredential) || isKind(err, ErrUntrusted) || isKind(err, ErrNotFound)):
+			return false, err
+		}
+		left := deadline.Sub(now())
+		if left <= 0 {
+			return false, err
+		}
+		if err := sleep(ctx, min(poll, left)); err != nil {
+			return false, err
+		}
+	}
+}

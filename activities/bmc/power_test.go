@@ -1,0 +1,115 @@
+package bmc_test
+
+import (
+	"errors"
+	"strings"
+	"testing"
+	"time"
+
+	"gpupool/activities/bmc"
+	lab "gpupool/deploy/lab/bmc"
+)
+
+func TestPowerIsBroughtThereAndProvenOnEveryMachine(t *testing.T) {
+	t.Parallel()
+	for _, name := range lab.ProfileNames() {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			offs := make(chan bool, 4)
+			s := serve(t, profile(t, name), lab.Hooks{PowerOff: func(g bool) { offs <- g }}, lab.WithQuirks(func(q *lab.Quirks) {
+				q.PowerOffDelay, q.PowerOnDelay = 15*time.Millisecond, 15*time.Millisecond
+			}))
+			c := dial(t, s)
+			for _, step := range []struct {
+				want bmc.Want
+				on   bool
+			}{{bmc.On, true}, {bmc.Off, false}, {bmc.Off, false}, {bmc.On, true}, {bmc.Cycle, true}} {
+				if err := c.SetPower(t.Context(), step.want); err != nil {
+					t.Fatal(err)
+				}
+				if s.PowerOn() != step.on {
+					t.Fatalf("after %s the power is %v", step.want, s.PowerOn())
+				}
+			}
+			if !<-offs || !<-offs {
+				t.Fatal("the OS was not asked first")
+			}
+			if bad := refusals(s); bad != nil {
+				t.Fatalf("refused: %v", bad)
+			}
+		})
+	}
+}
+
+func TestAnOSThatDoesNotShutDownLosesItsPower(t *testing.T) {
+	t.Parallel()
+	offs := make(chan bool, 1)
+	s := serve(t, profile(t, lab.DGXH100), lab.Hooks{PowerOff: func(g bool) { offs <- g }}, lab.WithQuirks(func(q *lab.Quirks) { q.IgnoresShutdown = true }))
+	if err := dial(t, s).SetPower(t.Context(), bmc.Off); err != nil {
+		t.Fatal(err)
+	}
+	if graceful := <-offs; graceful {
+		t.Fatal("it went gracefully")
+	}
+	got := strings.Join(sent(s), "\n")
+	if !strings.Contains(got, "GracefulShutdown") || !strings.Contains(got, "ForceOff") {
+		t.Fatalf("sent %s", got)
+	}
+}
+
+// Case 11: an On that comes too early is lost and has to be said again.
+func TestAnOnThatIsLostIsSentAgain(t *testing.T) {
+	t.Parallel()
+	s := serve(t, profile(t, lab.Dell), lab.Hooks{}, lab.WithQuirks(func(q *lab.Quirks) { q.OnIgnoredAfterOff = 150 * time.Millisecond }))
+	c := dial(t, s)
+	if err := c.SetPower(t.Context(), bmc.Cycle, bmc.Hard()); err != nil {
+		t.Fatal(err)
+	}
+	if !s.PowerOn() {
+		t.Fatal("off")
+	}
+}
+
+// Case 11: another hand was faster, and the BMC refuses what is so already.
+func TestAlreadySoIsSuccessAfterAReadBack(t *testing.T) {
+	t.Parallel()
+	for _, status := range []int{400, 409} {
+		s := serve(t, profile(t, lab.Dell), lab.Hooks{}, lab.WithQuirks(func(q *lab.Quirks) { q.AlreadyStatus = status }))
+		c := dial(t, s)
+		// The first read shows On though the machine is off.
+		s.MachineOff()
+		s.AddFault(lab.Fault{Method: "GET", Path: s.SystemPath(), Merge: lab.Doc{"PowerState": "On"}, Count: 2})
+		if err := c.SetPower(t.Context(), bmc.Off, bmc.Hard()); err != nil {
+			t.Fatalf("status %d: %v", status, err)
+		}
+	}
+}
+
+func TestAMachineThatStaysOffIsNotProvenInBoundedTime(t *testing.T) {
+	t.Parallel()
+	s := serve(t, profile(t, lab.Dell), lab.Hooks{}, lab.WithPower(false), lab.WithQuirks(func(q *lab.Quirks) { q.OnIgnoredAfterOff = time.Hour }))
+	s.MachineOff()
+	slow := quick
+	slow.PowerChange = 200 * time.Millisecond
+	err := dial(t, s, bmc.WithTiming(slow)).SetPower(t.Context(), bmc.On)
+	if !errors.Is(err, bmc.ErrNotProven) || !strings.Contains(err.Error(), "still off") {
+		t.Fatalf("error %v", err)
+	}
+}
+
+func TestTheLightIsSetAndReadBackOnEveryMachine(t *testing.T) {
+	t.Parallel()
+	for _, name := range lab.ProfileNames() {
+		lit := make(chan bool, 4)
+		s := serve(t, profile(t, name), lab.Hooks{Locate: func(on bool) { lit <- on }})
+		c := dial(t, s)
+		for _, on := range []bool{true, true, false} {
+			if err := c.LocateLED(t.Context(), on); err != nil {
+				t.Fatalf("%s: %v", name, err)
+			}
+		}
+		if !<-lit || <-lit {
+			t.Fatalf("%s: the light was not lit and then put out", name)
+		}
+	}
+}

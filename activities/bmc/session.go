@@ -1,0 +1,330 @@
+package bmc
+
+import (
+	"context"
+	"encoding/base64"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"net/http"
+	"net/url"
+	"strings"
+
+	"github.com/stmcginnis/gofish/schemas"
+)
+
+const defaultSessions = "/redfish/v1/SessionService/Sessions"
+
+// lock takes the auth slot, or ends with the context.
+func (c *conn) lock(ctx context.Context) error {
+	select {
+	case c.auth <- struct{}{}:
+		return nil
+	case <-ctx.Done():
+		return fmt.Errorf("%s: waiting for another login: %w", c.address, context.Cause(ctx))
+	}
+}
+
+func (c *conn) unlock() { <-c.auth }
+
+// root reads the service root, which needs no login (DSP0266 13.3.1), once.
+func (c *conn) root(ctx context.Context) (*resource, error) {
+	c.mu.Lock()
+	r := c.service
+	c.mu.Unlock()
+	if r != nil {
+		return r, nil
+	}
+	a, err := c.exchange(ctx, http.MethodGet, "/redfish/v1/", http.Header{}, nil)
+	if err != nil {
+		return nil, err
+	}
+	if a.status != http.StatusOK {
+		e := c.refusal("", "/redfish/v1/", asGofish(a))
+		if e.Kind == ErrNotFound {
+			e.Hint = "no Redfish service at this address; is it the BMC's, and is Redfish switched on?"
+		}
+		return nil, e
+	}
+	r, err = c.decode("/redfish/v1/", a)
+	if err != nil {
+		return nil, err
+	}
+	c.mu.Lock()
+	c.service = r
+	c.mu.Unlock()
+	return r, nil
+}
+
+func asGofish(a *answer) *schemas.Error {
+	err := schemas.ConstructError(a.status, a.body)
+	var e *schemas.Error
+	if errors.As(err, &e) {
+		return e
+	}
+	return &schemas.Error{HTTPReturnedStatusCode: a.status, Message: err.Error()}
+}
+
+// session returns the token of the shared session, opening one if there is none. "" means Basic.
+func (c *conn) session(ctx context.Context) (Secret, error) {
+	c.mu.Lock()
+	token, basic := c.token, c.basic
+	c.mu.Unlock()
+	if token != "" || basic != nil {
+		return token, nil
+	}
+	root, err := c.root(ctx)
+	if err != nil {
+		return "", err
+	}
+	if err := c.lock(ctx); err != nil {
+		return "", err
+	}
+	defer c.unlock()
+	c.mu.Lock()
+	token, basic = c.token, c.basic
+	c.mu.Unlock()
+	if token != "" || basic != nil {
+		return token, nil // another caller logged in meanwhile
+	}
+	// Another process may have.
+	err = c.pool.shared.Update(ctx, c.address, func(s *State) error {
+		c.mu.Lock()
+		defer c.mu.Unlock()
+		c.token, c.sessionURI = s.Token, s.SessionURI
+		token = s.Token
+		return nil
+	})
+	if err != nil || token != "" {
+		return token, err
+	}
+	return c.login(ctx, root)
+}
+
+// login opens a session with the credential's secret, then with its pending one, as far as the budget goes. The caller
+// holds the auth slot.
+func (c *conn) login(ctx context.Context, root *resource) (Secret, error) {
+	c.mu.Lock()
+	credential := c.credential
+	c.mu.Unlock()
+	l, err := credential(ctx)
+	if err != nil {
+		return "", fmt.Errorf("credential of bmc %s: %w", c.address, err)
+	}
+	first := c.loginWith(ctx, root, l)
+	if first == nil {
+		return c.tokenNow(), nil
+	}
+	if l.Pending == nil || !errors.Is(first, ErrCredential) {
+		return "", first
+	}
+	if second := c.loginWith(ctx, root, *l.Pending); second != nil {
+		if errors.Is(second, ErrCredential) {
+			return "", first
+		}
+		return "", second
+	}
+	return c.tokenNow(), nil
+}
+
+func (c *conn) tokenNow() Secret {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	return c.token
+}
+
+// loginWith tries one secret, within the budget.
+func (c *conn) loginWith(ctx context.Context, root *resource, l Login) error {
+	rev := l.revision()
+	if err := c.permit(ctx, rev); err != nil {
+		return err
+	}
+	uri := root.link("Links", "Sessions")
+	if uri == "" {
+		uri = defaultSessions
+	}
+	body, err := json.Marshal(map[string]string{"UserName": l.User, "Password": string(l.Password)})
+	if err != nil {
+		return fmt.Errorf("login to %s: %w", c.address, err)
+	}
+	a, err := c.exchange(ctx, http.MethodPost, uri, http.Header{}, body)
+	if err != nil {
+		// No answer is no refusal: it may not have been judged. A BMC that died with the password in its mouth counts
+		// one login too few, not one too many tries of ours: the next try is counted anew.
+		return errors.Join(err, c.settle(ctx, func(s *State) { s.takeBack(rev) }))
+	}
+	switch {
+	case a.status >= 200 && a.status < 300:
+		return c.loggedIn(ctx, l, a)
+	case a.status == http.StatusNotFound || a.status == http.StatusMethodNotAllowed || a.status == http.StatusNotImplemented:
+		return c.basicLogin(ctx, l)
+	}
+	e := c.refusal("", uri, asGofish(a))
+	switch {
+	case e.Kind == ErrCredential || e.Kind == ErrPasswordChange || a.status == http.StatusForbidden:
+		if e.Kind == ErrRefused {
+			e.Kind = ErrCredential
+		}
+		if e.Kind == ErrCredential {
+			e.Hint = "put the right password; it is taken up without a restart"
+			c.pool.log.WarnContext(ctx, "bmc refused the login", "bmc", c.address, "user", l.User, "status", a.status)
+			return e // stays counted
+		}
+	case has(strings.Split(e.MessageID, ","), "SessionLimitExceeded"):
+		e.Kind, e.Hint = ErrBusy, "all sessions of the bmc are taken; they end by its own timeout, or log others out"
+	}
+	return errors.Join(e, c.settle(ctx, func(s *State) { s.takeBack(rev) }))
+}
+
+// permit takes one login from the budget.
+func (c *conn) permit(ctx context.Context, rev string) error {
+	err := c.pool.shared.Update(ctx, c.address, func(s *State) error { return s.permit(rev, now()) })
+	var open *errBreaker
+	if errors.As(err, &open) {
+		return &Error{Kind: ErrCredential, Address: c.address, Err: open, Hint: "put the right password; it is taken up without a restart"}
+	}
+	return err
+}
+
+// settle writes the shared state even if the caller has gone.
+func (c *conn) settle(ctx context.Context, change func(*State)) error {
+	return c.pool.shared.Update(context.WithoutCancel(ctx), c.address, func(s *State) error { change(s); return nil })
+}
+
+// loggedIn takes up a session that was opened.
+func (c *conn) loggedIn(ctx context.Context, l Login, a *answer) error {
+	token, uri := Secret(a.header.Get("X-Auth-Token")), sessionPath(a)
+	if token == "" {
+		return &Error{Kind: ErrBody, Address: c.address, URI: uri, Status: a.status, Detail: "a session without X-Auth-Token"}
+	}
+	var theirs Secret
+	err := c.settle(ctx, func(s *State) {
+		s.Refused = nil
+		if theirs = s.Token; theirs != "" {
+			return // another process was faster: one session is enough
+		}
+		s.Token, s.SessionURI, s.Revision = token, uri, l.revision()
+	})
+	if err != nil || theirs != "" {
+		c.logout(context.WithoutCancel(ctx), token, uri)
+		token, uri = theirs, ""
+	}
+	c.mu.Lock()
+	c.token, c.sessionURI = token, uri
+	c.mu.Unlock()
+	if err == nil && c.pool.cfg.OnLogin != nil {
+		c.pool.cfg.OnLogin(c.address, l)
+	}
+	return err
+}
+
+// sessionPath is where a session can be deleted: Location, which may be absolute, or the body's @odata.id.
+func sessionPath(a *answer) string {
+	if u, err := url.Parse(a.header.Get("Location")); err == nil && u.Path != "" {
+		return u.RequestURI()
+	}
+	var d struct {
+		ID string `json:"@odata.id"`
+	}
+	if json.Unmarshal(a.body, &d) != nil {
+		return ""
+	}
+	return d.ID
+}
+
+// dropSession forgets a session that the BMC no longer knows.
+func (c *conn) dropSession(ctx context.Context, dead Secret) error {
+	c.mu.Lock()
+	if c.token == dead {
+		c.token, c.sessionURI = "", ""
+	}
+	c.mu.Unlock()
+	return c.pool.shared.Update(ctx, c.address, func(s *State) error {
+		if s.Token == dead {
+			s.Token, s.SessionURI = "", ""
+		}
+		return nil
+	})
+}
+
+// logout deletes a session. That it may be gone already is no error.
+func (c *conn) logout(ctx context.Context, token Secret, uri string) {
+	if uri == "" || token == "" {
+		return
+	}
+	h := http.Header{"X-Auth-Token": {string(token)}}
+	if _, err := c.exchange(ctx, http.MethodDelete, uri, h, nil); err != nil {
+		c.pool.log.DebugContext(ctx, "bmc session not closed", "bmc", c.address, "err", err)
+	}
+}
+
+// close logs out if this pool's is the last word on the session, and drops idle connections.
+func (c *conn) close(ctx context.Context) error {
+	c.mu.Lock()
+	token, uri := c.token, c.sessionURI
+	c.token, c.sessionURI, c.basic = "", "", nil
+	c.mu.Unlock()
+	defer c.http.CloseIdleConnections()
+	if token == "" {
+		return nil
+	}
+	if err := c.dropSession(ctx, token); err != nil {
+		return err
+	}
+	c.logout(ctx, token, uri)
+	return nil
+}
+
+// basicLogin proves a secret by Basic, for BMCs without sessions. It is already counted.
+func (c *conn) basicLogin(ctx context.Context, l Login) error {
+	rev := l.revision()
+	a, err := c.exchange(ctx, http.MethodGet, "/redfish/v1/Systems", basicHeader(http.Header{}, l), nil)
+	if err != nil {
+		return errors.Join(err, c.settle(ctx, func(s *State) { s.takeBack(rev) }))
+	}
+	if a.status == http.StatusUnauthorized || a.status == http.StatusForbidden {
+		e := c.refusal("", "/redfish/v1/Systems", asGofish(a))
+		if e.Kind == ErrRefused {
+			e.Kind = ErrCredential
+		}
+		return e
+	}
+	c.mu.Lock()
+	c.basic = &l
+	c.mu.Unlock()
+	return c.settle(ctx, func(s *State) { s.Refused = nil })
+}
+
+// basicExchange sends one request with the password. Each is a login of its own to the BMC's lockout, so there is one at
+// a time, and the first refusal ends Basic until the secret has been judged again.
+func (c *conn) basicExchange(ctx context.Context, method, uri string, h http.Header, body []byte) (*answer, error) {
+	if err := c.lock(ctx); err != nil {
+		return nil, err
+	}
+	defer c.unlock()
+	c.mu.Lock()
+	l := c.basic
+	c.mu.Unlock()
+	if l == nil {
+		return nil, &Error{Kind: ErrCredential, Address: c.address, URI: uri, Detail: "refused to another request a moment ago"}
+	}
+	a, err := c.exchange(ctx, method, uri, basicHeader(h, *l), body)
+	if err != nil || a.status != http.StatusUnauthorized {
+		return a, err
+	}
+	c.mu.Lock()
+	c.basic = nil
+	c.mu.Unlock()
+	rev := l.revision()
+	return a, c.settle(ctx, func(s *State) {
+		if s.Refused == nil {
+			s.Refused = map[string]Refusal{}
+		}
+		s.Refused[rev] = Refusal{Count: s.Refused[rev].Count + 1, Last: now()}
+	})
+}
+
+func basicHeader(h http.Header, l Login) http.Header {
+	h.Set("Authorization", "Basic "+base64.StdEncoding.EncodeToString([]byte(l.User+":"+string(l.Password))))
+	return h
+}
