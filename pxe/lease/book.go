@@ -17,7 +17,8 @@ var ErrExhausted = errors.New("no free address")
 // Prober asks the network whether something already uses an address. It must answer within its own bound (half a
 // second; RFC 2131 section 3.1 step 2 asks for a probe, and a client waits 4 s for its first offer).
 type Prober interface {
-	InUse(ctx context.Context, a netip.Addr) bool
+	// InUse reports whether something else than mac answers at a.
+	InUse(ctx context.Context, a netip.Addr, mac string) bool
 }
 
 // Options of a Book.
@@ -229,7 +230,7 @@ func (b *Book) clear(ctx context.Context, p Pool, k macKey, ip netip.Addr, probe
 		b.mu.Unlock()
 		return false
 	}
-	if !b.o.Prober.InUse(ctx, ip) {
+	if !b.o.Prober.InUse(ctx, ip, k.mac) {
 		b.mu.Lock()
 		if len(b.probed) > 4096 {
 			clear(b.probed)

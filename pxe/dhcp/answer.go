@@ -1,0 +1,378 @@
+package dhcp
+
+import (
+	"context"
+	"encoding/hex"
+	"errors"
+	"fmt"
+	"net/netip"
+	"time"
+
+	"github.com/insomniacslk/dhcp/dhcpv4"
+
+	"gpupool/pxe/boot"
+	"gpupool/pxe/lease"
+	"gpupool/schema"
+)
+
+// Arrival is how a packet came in.
+type Arrival struct {
+	Src     netip.AddrPort
+	Dst     netip.Addr // destination in the IP header; the zero Addr where not known
+	IfIndex int
+	PXEPort bool // it came to port 4011
+}
+
+// call is one packet being answered.
+type call struct {
+	*Server
+	ctx    context.Context
+	p      *Packet
+	a      Arrival
+	m      boot.Machine
+	subnet Subnet
+	pool   lease.Pool
+	boot   Instruction
+}
+
+// Answer decides what to answer to one packet; ok is false for silence. Every answered or refused message of a
+// known machine leaves evidence.
+func (s *Server) Answer(ctx context.Context, b []byte, a Arrival) (r Reply, ok bool) {
+	p, err := Parse(b)
+	if err != nil {
+		var g Garbage
+		errors.As(err, &g)
+		s.Metrics.dropped(g)
+		return Reply{}, false
+	}
+	return s.answer(ctx, p, a)
+}
+
+func (s *Server) answer(ctx context.Context, p *Packet, a Arrival) (Reply, bool) {
+	c := &call{Server: s, ctx: ctx, p: p, a: a}
+	m, found, err := s.inventory.ByMAC(ctx, p.MAC)
+	if err != nil {
+		s.log.Error("inventory does not answer", "mac", p.MAC, "err", err)
+		return Reply{}, false
+	}
+	if !found {
+		s.gate.forget(p.MAC)
+		s.stranger(p, a)
+		return Reply{}, false
+	}
+	s.gate.learn(s.now(), p.MAC)
+	c.m = m
+	if c.subnet, found = s.subnetOf(p, a); !found && (s.cfg.Mode != ModeProxy || p.GIAddr.IsValid()) {
+		c.unknownNetwork()
+		return Reply{}, false
+	}
+	c.boot = s.cfg.instruct(p.Client, p.MAC, m.SecureBoot)
+	if a.PXEPort {
+		return c.pxe()
+	}
+	if s.cfg.Mode == ModeProxy {
+		return c.proxy()
+	}
+	c.pool = s.cfg.pool(c.subnet)
+	return c.full()
+}
+
+func (s *Server) stranger(p *Packet, a Arrival) {
+	s.Metrics.strangers.Add(1)
+	if s.cfg.Unknown == Record && p.Type == dhcpv4.MessageTypeDiscover {
+		s.record(schema.BootEvidence{Kind: boot.KindUnknown, MAC: p.MAC, IP: text(p.GIAddr), What: p.Client.describe(), Result: "not in the inventory: not answered"})
+	}
+}
+
+// subnetOf chooses the client's subnet: the relay's link selection (RFC 3527), else the relay, else the address
+// that the client renews, else the interface it came in on.
+func (s *Server) subnetOf(p *Packet, a Arrival) (Subnet, bool) {
+	switch {
+	case p.Relay.Link.IsValid():
+		return s.subnetAt(p.Relay.Link)
+	case p.GIAddr.IsValid():
+		return s.subnetAt(p.GIAddr)
+	case p.CIAddr.IsValid() && !isBroadcast(a.Dst):
+		return s.subnetAt(p.CIAddr)
+	case s.cfg.Mode == ModeRelay:
+		return Subnet{}, false
+	}
+	name, own := s.links.of(a.IfIndex)
+	for _, n := range s.cfg.Subnets {
+		if n.Interface != "" && n.Interface == name {
+			return n, true
+		}
+	}
+	for _, n := range s.cfg.Subnets {
+		for _, o := range own {
+			if n.Prefix.Contains(o) {
+				return n, true
+			}
+		}
+	}
+	return Subnet{}, false
+}
+
+func (s *Server) subnetAt(a netip.Addr) (Subnet, bool) {
+	for _, n := range s.cfg.Subnets {
+		if n.Prefix.Contains(a) {
+			return n, true
+		}
+		for _, r := range n.Relays {
+			if r == a {
+				return n, true
+			}
+		}
+	}
+	return Subnet{}, false
+}
+
+func (c *call) unknownNetwork() {
+	if c.p.GIAddr.IsValid() {
+		c.note(boot.KindRelay, fmt.Sprintf("no subnet is configured for relay %s, link %s: not answered", c.p.GIAddr, text(c.p.Relay.Link)))
+		return
+	}
+	c.note(kindOf(c.p.Type), "no subnet is configured for where it came from: not answered")
+}
+
+// full answers in full and relay mode.
+func (c *call) full() (Reply, bool) {
+	switch stateOf(c.p, c.a.Dst) {
+	case discovering:
+		return c.discover()
+	case selecting:
+		return c.selecting()
+	case initReboot:
+		return c.initReboot()
+	case renewing:
+		return c.extend(true)
+	case rebinding:
+		return c.extend(false)
+	case declining:
+		c.decline()
+	case releasing:
+		c.release()
+	case informing:
+		return c.inform()
+	case nonsense:
+		c.note(boot.KindRequest, "names no address: not answered")
+	}
+	return Reply{}, false
+}
+
+func (c *call) discover() (Reply, bool) {
+	if c.looped() {
+		return Reply{}, false
+	}
+	ip, err := c.book.Offer(c.ctx, c.pool, c.p.MAC, c.p.Requested)
+	if err != nil {
+		c.note(boot.KindExhausted, err.Error())
+		return Reply{}, false
+	}
+	c.note(boot.KindDiscover, "ok")
+	d := c.lease(dhcpv4.MessageTypeOffer, ip)
+	c.noted(boot.KindOffer, ip, "ok")
+	return d.reply(c.p, c.a), true
+}
+
+// looped stops a machine that loads its first stage over and over. Boots are counted where they begin; a client that
+// goes on to port 4011 in the same boot does so in another transaction, so what is asked there is counted apart.
+func (c *call) looped() bool {
+	if !c.boot.First {
+		return false
+	}
+	attempt := 0
+	if c.m.Armed != nil {
+		attempt = c.m.Armed.Attempt
+	}
+	allowed, stopped := c.loops.first(chainKey{c.p.MAC, c.a.PXEPort}, attempt, c.p.xid(), c.now())
+	if stopped {
+		c.note(boot.KindLoop, fmt.Sprintf("loaded %s %d times and never fetched its script: not answered for %s (hint: the program it loads is not recognised as iPXE, or can't reach %s)", c.boot.File, loopLimit, loopWindow, c.cfg.ScriptURL(c.p.MAC)))
+	}
+	return !allowed
+}
+
+// mine reports whether option 54 names this server, by its own identifier or by the one its relay shows for it.
+func (c *call) mine() bool {
+	return c.p.ServerID == c.cfg.ServerID || c.p.ServerID == c.p.Relay.Override
+}
+
+func (c *call) selecting() (Reply, bool) {
+	ip := c.p.wants()
+	if !c.mine() {
+		c.book.Forget(c.pool, c.p.MAC)
+		c.note(boot.KindRequest, "chose server "+c.p.ServerID.String()+": its offer here is free again")
+		return Reply{}, false
+	}
+	offered, ok := c.book.Offered(c.pool, c.p.MAC)
+	if ok && offered == ip {
+		return c.ack(ip, "the offered address was taken by another machine meanwhile: not answered", false)
+	}
+	// No offer that is remembered: this process is new, or it is a repeat of what was acknowledged already.
+	row, had, err := c.book.Of(c.ctx, c.pool, c.p.MAC)
+	if err != nil {
+		return c.broken(err)
+	}
+	if had && row.IP == ip.String() && c.pool.Contains(ip) {
+		return c.ack(ip, "its earlier address was taken by another machine", true)
+	}
+	free, err := c.book.Free(c.ctx, c.pool, c.p.MAC, ip)
+	if err != nil {
+		return c.broken(err)
+	}
+	if !ok && free {
+		return c.ack(ip, "the address was taken by another machine", true)
+	}
+	return c.nak("requested address " + ip.String() + " was not offered to it here")
+}
+
+// initReboot: RFC 2131 section 4.3.2. On the wrong network a NAK; on the right one silence where there's no record.
+func (c *call) initReboot() (Reply, bool) {
+	ip := c.p.Requested
+	if !c.subnet.Prefix.Contains(ip) {
+		return c.nak("requested address " + ip.String() + " is not in its network " + c.subnet.Prefix.String())
+	}
+	row, had, err := c.book.Of(c.ctx, c.pool, c.p.MAC)
+	switch {
+	case err != nil:
+		return c.broken(err)
+	case !had:
+		c.note(boot.KindRequest, "asks for "+ip.String()+" again, but there is no record of it: not answered")
+		return Reply{}, false
+	case row.IP != ip.String() || !c.pool.Contains(ip):
+		return c.nak("requested address " + ip.String() + "; its address is " + row.IP)
+	}
+	return c.ack(ip, "its earlier address was taken by another machine", true)
+}
+
+// extend answers RENEWING and REBINDING. A renewal without a record was sent to this server in person, by a machine
+// of the inventory that uses the address: it keeps it, if nobody else has it. A rebinding without a record may be
+// another server's.
+func (c *call) extend(toMe bool) (Reply, bool) {
+	ip := c.p.CIAddr
+	row, had, err := c.book.Of(c.ctx, c.pool, c.p.MAC)
+	if err != nil {
+		return c.broken(err)
+	}
+	if had && row.IP == ip.String() && c.pool.Contains(ip) {
+		return c.ack(ip, "its address was taken by another machine after the lease ran out", true)
+	}
+	if !had && toMe {
+		if free, err := c.book.Free(c.ctx, c.pool, c.p.MAC, ip); err != nil {
+			return c.broken(err)
+		} else if free {
+			return c.ack(ip, "the address was taken by another machine", true)
+		}
+	}
+	if !had && !toMe {
+		c.note(boot.KindRequest, "rebinds "+ip.String()+", but there is no record of it: not answered")
+		return Reply{}, false
+	}
+	return c.nak("address " + ip.String() + " is not its own")
+}
+
+// ack commits the lease and then answers. Where another machine won the address: a NAK if nakLoser, else silence.
+func (c *call) ack(ip netip.Addr, loser string, nakLoser bool) (Reply, bool) {
+	_, err := c.book.Bind(c.ctx, c.pool, lease.Claim{
+		MAC: c.p.MAC, ClientID: hex.EncodeToString(c.p.Options.Get(dhcpv4.OptionClientIdentifier)), Server: c.m.ID, IP: ip,
+		For: c.length(), XID: c.p.xid(),
+	})
+	if errors.Is(err, lease.ErrTaken) {
+		if nakLoser {
+			return c.nak(loser)
+		}
+		c.noted(boot.KindRequest, ip, loser)
+		return Reply{}, false
+	}
+	if err != nil {
+		return c.broken(err)
+	}
+	d := c.lease(dhcpv4.MessageTypeAck, ip)
+	d.ciaddr = c.p.CIAddr
+	c.noted(boot.KindAck, ip, "ok")
+	return d.reply(c.p, c.a), true
+}
+
+func (c *call) broken(err error) (Reply, bool) {
+	c.log.Error("lease store does not answer", "mac", c.p.MAC, "err", err)
+	c.note(kindOf(c.p.Type), "lease store does not answer: "+err.Error())
+	return Reply{}, false
+}
+
+// nak refuses; RFC 2131 table 3 says what may be in it.
+func (c *call) nak(why string) (Reply, bool) {
+	d := &draft{typ: dhcpv4.MessageTypeNak}
+	d.head(c)
+	d.text(dhcpv4.OptionMessage, why)
+	c.note(boot.KindNak, why)
+	return d.reply(c.p, c.a), true
+}
+
+// decline quarantines an address, if the machine really was about to use it: anyone can send a DECLINE.
+func (c *call) decline() {
+	ip := c.p.Requested
+	offered, ok := c.book.Offered(c.pool, c.p.MAC)
+	row, had, err := c.book.Of(c.ctx, c.pool, c.p.MAC)
+	switch {
+	case err != nil:
+		c.broken(err)
+	case !c.mine():
+		c.note(boot.KindDecline, "not sent to this server: ignored")
+	case !(ok && offered == ip) && !(had && row.IP == ip.String()):
+		c.note(boot.KindDecline, "declines "+text(ip)+", which it was not given: ignored")
+	default:
+		if err := c.book.Decline(c.ctx, c.pool, c.p.MAC, ip); err != nil {
+			c.broken(err)
+			return
+		}
+		c.noted(boot.KindDecline, ip, "found in use by another machine: quarantined")
+	}
+}
+
+// release ends a lease for its owner only. Its address stays its own until another machine needs it.
+func (c *call) release() {
+	row, had, err := c.book.Of(c.ctx, c.pool, c.p.MAC)
+	id := hex.EncodeToString(c.p.Options.Get(dhcpv4.OptionClientIdentifier))
+	switch {
+	case err != nil:
+		c.broken(err)
+	case !c.mine():
+		c.note(boot.KindRelease, "not sent to this server: ignored")
+	case !c.p.CIAddr.IsValid() || !had || row.IP != c.p.CIAddr.String() || row.State != schema.LeaseBound:
+		c.note(boot.KindRelease, "releases "+text(c.p.CIAddr)+", which it has no lease of: ignored")
+	case row.ClientID != id:
+		c.note(boot.KindRelease, "client identifier is not that of the lease: ignored")
+	default:
+		if err := c.book.Release(c.ctx, row); err != nil {
+			c.broken(err)
+			return
+		}
+		c.noted(boot.KindRelease, c.p.CIAddr, "ok")
+	}
+}
+
+// inform answers with parameters only: no address, no times (RFC 2131 section 4.3.5).
+func (c *call) inform() (Reply, bool) {
+	if !c.p.CIAddr.IsValid() {
+		c.note(boot.KindInform, "has no address to be answered at: not answered")
+		return Reply{}, false
+	}
+	d := &draft{typ: dhcpv4.MessageTypeAck, ciaddr: c.p.CIAddr}
+	d.head(c)
+	d.network(c)
+	d.boot(c)
+	c.noted(boot.KindInform, c.p.CIAddr, "ok")
+	r := d.reply(c.p, c.a)
+	if !c.p.GIAddr.IsValid() {
+		r.To = netip.AddrPortFrom(c.p.CIAddr, clientPort)
+	}
+	return r, true
+}
+
+// length is how long this client's lease is.
+func (c *call) length() time.Duration {
+	if c.p.Client.Firmware == OS {
+		return c.subnet.Lease
+	}
+	return c.subnet.BootLease
+}

@@ -1,0 +1,89 @@
+package dhcp
+
+import (
+	"net/netip"
+	"sync"
+	"time"
+
+	"github.com/insomniacslk/dhcp/dhcpv4"
+
+	"gpupool/pxe/boot"
+	"gpupool/schema"
+)
+
+// note records what came of the packet being answered.
+func (c *call) note(kind, result string) { c.noted(kind, netip.Addr{}, result) }
+
+func (c *call) noted(kind string, ip netip.Addr, result string) {
+	e := schema.BootEvidence{Kind: kind, MAC: c.p.MAC, IP: text(ip), Server: c.m.ID, Bytes: 0, Result: result}
+	if c.m.Armed != nil {
+		e.Attempt = c.m.Armed.Attempt
+	}
+	switch kind {
+	case boot.KindDiscover:
+		e.What = c.p.Client.describe()
+	case boot.KindOffer, boot.KindAck, boot.KindProxy, boot.KindLoop:
+		e.What = c.boot.File
+	}
+	c.Metrics.answered(kind)
+	c.record(e)
+}
+
+func (cl Client) describe() string {
+	if cl.Firmware == OS {
+		return "operating system"
+	}
+	return string(cl.Firmware) + ", " + cl.Arch.String()
+}
+
+func text(a netip.Addr) string {
+	if !a.IsValid() {
+		return ""
+	}
+	return a.String()
+}
+
+func kindOf(t dhcpv4.MessageType) string {
+	switch t {
+	case dhcpv4.MessageTypeDiscover:
+		return boot.KindDiscover
+	case dhcpv4.MessageTypeDecline:
+		return boot.KindDecline
+	case dhcpv4.MessageTypeRelease:
+		return boot.KindRelease
+	case dhcpv4.MessageTypeInform:
+		return boot.KindInform
+	}
+	return boot.KindRequest
+}
+
+// sightings remembers who asked port 4011 from which address: in proxy mode the only record of it that is here.
+type sightings struct {
+	mu   sync.Mutex
+	byIP map[netip.Addr]sighting
+}
+
+type sighting struct {
+	mac string
+	at  time.Time
+}
+
+const sightingHold = 30 * time.Minute
+
+func (s *sightings) saw(ip netip.Addr, mac string, now time.Time) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	for a, o := range s.byIP {
+		if now.Sub(o.at) > sightingHold {
+			delete(s.byIP, a)
+		}
+	}
+	s.byIP[ip] = sighting{mac, now}
+}
+
+func (s *sightings) at(ip netip.Addr, now time.Time) (string, bool) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	o, ok := s.byIP[ip]
+	return o.mac, ok && now.Sub(o.at) <= sightingHold
+}

@@ -1,0 +1,225 @@
+package dhcp
+
+import (
+	"context"
+	"errors"
+	"hash/maphash"
+	"log/slog"
+	"net"
+	"net/netip"
+	"sync"
+	"time"
+
+	"golang.org/x/net/ipv4"
+
+	"gpupool/pxe/boot"
+	"gpupool/pxe/lease"
+	"gpupool/schema"
+)
+
+// Deps is what a Server works with. Record must not block.
+type Deps struct {
+	Inventory boot.Inventory
+	Book      *lease.Book // not needed in proxy mode
+	Record    func(schema.BootEvidence)
+	Log       *slog.Logger
+	Now       func() time.Time
+}
+
+// Server answers DHCP. Answer may be called from any number of goroutines; Serve owns one reader for each socket
+// and Limits.Workers workers, and returns when all have ended.
+type Server struct {
+	Metrics Metrics
+
+	cfg       Config
+	inventory boot.Inventory
+	book      *lease.Book
+	record    func(schema.BootEvidence)
+	log       *slog.Logger
+	now       func() time.Time
+	gate      *gate
+	loops     loops
+	sightings sightings
+	links     links
+}
+
+// New checks the configuration.
+func New(cfg Config, d Deps) (*Server, error) {
+	if err := cfg.check(); err != nil {
+		return nil, err
+	}
+	if d.Now == nil {
+		d.Now = time.Now
+	}
+	if d.Log == nil {
+		d.Log = slog.Default()
+	}
+	if d.Record == nil {
+		d.Record = func(schema.BootEvidence) {}
+	}
+	if d.Book == nil && cfg.Mode != ModeProxy {
+		return nil, errors.New("a lease book is needed in full and relay mode")
+	}
+	return &Server{
+		cfg: cfg, inventory: d.Inventory, book: d.Book, record: d.Record, log: d.Log, now: d.Now,
+		gate: newGate(cfg.Limits, d.Now()), loops: loops{byMAC: map[chainKey]*chain{}}, sightings: sightings{byIP: map[netip.Addr]sighting{}},
+	}, nil
+}
+
+// Progressed says that a machine fetched its script: whatever it loaded until then was no loop.
+func (s *Server) Progressed(mac string) { s.loops.progressed(mac) }
+
+// MACAt tells which machine has an address: by its live lease, in proxy mode by what it said on port 4011. ok is
+// false where nobody is known to have it. exchange names the DHCP exchange that gave it the address.
+func (s *Server) MACAt(ctx context.Context, ip netip.Addr) (mac, exchange string, ok bool, err error) {
+	if s.cfg.Mode == ModeProxy {
+		mac, ok = s.sightings.at(ip, s.now())
+		return mac, "", ok, nil
+	}
+	l, ok, err := s.book.At(ctx, ip)
+	return l.MAC, l.BoundAt.String(), ok, err
+}
+
+// packet is one datagram on its way to a worker.
+type packet struct {
+	p  *Packet
+	a  Arrival
+	to *conn
+}
+
+// conn is a socket with what IP_PKTINFO tells and takes.
+type conn struct {
+	*ipv4.PacketConn
+	pxe  bool
+	link *linkSender
+	from netip.Addr
+}
+
+// Serve reads the sockets until ctx ends: main is on port 67, pxe on 4011 (nil = none). It closes both.
+func (s *Server) Serve(ctx context.Context, main, pxe net.PacketConn) error {
+	queues := make([]chan packet, s.cfg.Limits.Workers)
+	var workers, readers sync.WaitGroup
+	for i := range queues {
+		queues[i] = make(chan packet, 32)
+		workers.Go(func() { s.work(ctx, queues[i]) })
+	}
+	link := newLinkSender()
+	defer link.close()
+	errs := make(chan error, 2)
+	var open []net.PacketConn
+	for _, c := range []net.PacketConn{main, pxe} {
+		if c == nil {
+			continue
+		}
+		p := ipv4.NewPacketConn(c)
+		if err := p.SetControlMessage(ipv4.FlagDst|ipv4.FlagInterface, true); err != nil {
+			s.log.Warn("can't tell where packets come in; only relayed clients are answered", "err", err)
+		}
+		open = append(open, c)
+		readers.Go(func() { errs <- s.read(ctx, &conn{p, c == pxe, link, s.cfg.ServerID}, queues) })
+	}
+	stop := context.AfterFunc(ctx, func() {
+		for _, c := range open {
+			c.Close()
+		}
+	})
+	defer stop()
+	readers.Wait()
+	for _, c := range open {
+		c.Close()
+	}
+	for _, q := range queues {
+		close(q)
+	}
+	workers.Wait()
+	close(errs)
+	for err := range errs {
+		if err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// read parses what comes in and hands it to the worker of its MAC, so that one machine's packets stay in order.
+// Where the worker is behind, the oldest packet goes: its client has given up on it soonest.
+func (s *Server) read(ctx context.Context, c *conn, queues []chan packet) error {
+	seed := maphash.MakeSeed()
+	buf := make([]byte, 1<<16)
+	for {
+		n, cm, src, err := c.ReadFrom(buf)
+		if err != nil {
+			if ctx.Err() != nil || errors.Is(err, net.ErrClosed) {
+				return nil
+			}
+			s.log.Warn("dhcp read", "err", err)
+			continue
+		}
+		p, err := Parse(buf[:n])
+		if err != nil {
+			var g Garbage
+			errors.As(err, &g)
+			s.Metrics.dropped(g)
+			continue
+		}
+		if !s.gate.admit(p.MAC, s.now()) {
+			s.Metrics.limited.Add(1)
+			continue
+		}
+		a := Arrival{PXEPort: c.pxe}
+		if u, ok := src.(*net.UDPAddr); ok {
+			a.Src = netip.AddrPortFrom(u.AddrPort().Addr().Unmap(), u.AddrPort().Port())
+		}
+		if cm != nil {
+			a.IfIndex = cm.IfIndex
+			if d, ok := netip.AddrFromSlice(cm.Dst); ok {
+				a.Dst = d.Unmap()
+			}
+		}
+		s.enqueue(queues[maphash.String(seed, p.MAC)%uint64(len(queues))], packet{p, a, c})
+	}
+}
+
+func (s *Server) enqueue(q chan packet, p packet) {
+	for {
+		select {
+		case q <- p:
+			return
+		default:
+		}
+		select {
+		case <-q:
+			s.Metrics.overrun.Add(1)
+		default:
+		}
+	}
+}
+
+func (s *Server) work(ctx context.Context, q <-chan packet) {
+	for p := range q {
+		r, ok := s.answer(ctx, p.p, p.a)
+		if !ok {
+			continue
+		}
+		if err := p.to.send(r); err != nil && ctx.Err() == nil {
+			s.log.Warn("dhcp reply", "to", r.To, "type", r.Type.String(), "err", err)
+		}
+	}
+}
+
+// send writes a reply: on the link to a client that has no address yet, where that can be done, else by broadcast.
+func (c *conn) send(r Reply) error {
+	to := r.To
+	if r.HWAddr != nil {
+		if c.link.send(r, c.from) == nil {
+			return nil
+		}
+		to = broadcastTo()
+	}
+	var cm *ipv4.ControlMessage
+	if r.IfIndex != 0 && to.Addr() == broadcastTo().Addr() {
+		cm = &ipv4.ControlMessage{IfIndex: r.IfIndex}
+	}
+	_, err := c.WriteTo(r.Bytes, cm, net.UDPAddrFromAddrPort(to))
+	return err
+}

@@ -1,0 +1,83 @@
+package pxe
+
+import (
+	"context"
+	"log/slog"
+	"sync/atomic"
+	"time"
+
+	"gpupool/pxe/boot"
+	"gpupool/schema"
+)
+
+// evidence carries boot evidence from the services to the Recorder without making a boot wait for a database. When
+// the Recorder is behind by a whole queue, further evidence is dropped and counted.
+type evidence struct {
+	to      boot.Recorder
+	log     *slog.Logger
+	now     func() time.Time
+	queue   chan item
+	dropped atomic.Int64
+}
+
+type item struct {
+	at time.Time
+	e  schema.BootEvidence
+}
+
+const (
+	evidenceQueue = 8192
+	evidenceBatch = 256
+)
+
+func newEvidence(to boot.Recorder, log *slog.Logger, now func() time.Time) *evidence {
+	return &evidence{to: to, log: log, now: now, queue: make(chan item, evidenceQueue)}
+}
+
+func (v *evidence) record(e schema.BootEvidence) {
+	v.log.Debug("boot", "kind", e.Kind, "mac", e.MAC, "ip", e.IP, "server", e.Server, "attempt", e.Attempt, "what", e.What, "bytes", e.Bytes, "result", e.Result)
+	select {
+	case v.queue <- item{v.now(), e}:
+	default:
+		v.dropped.Add(1)
+	}
+}
+
+// run hands evidence over until stop is closed, and then what is left.
+func (v *evidence) run(ctx context.Context, stop <-chan struct{}) {
+	for {
+		select {
+		case i := <-v.queue:
+			v.hand(ctx, i)
+		case <-stop:
+			for {
+				select {
+				case i := <-v.queue:
+					v.hand(ctx, i)
+				default:
+					return
+				}
+			}
+		}
+	}
+}
+
+func (v *evidence) hand(ctx context.Context, first item) {
+	at, es := []time.Time{first.at}, []schema.BootEvidence{first.e}
+	for len(es) < evidenceBatch {
+		select {
+		case i := <-v.queue:
+			at, es = append(at, i.at), append(es, i.e)
+			continue
+		default:
+		}
+		break
+	}
+	if v.to == nil {
+		return
+	}
+	if err := v.to.Record(ctx, at, es); err != nil {
+		v.dropped.Add(int64(len(es)))
+		v.log.Error("boot evidence was not kept", "count", len(es), "err", err)
+	}
+}

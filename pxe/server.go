@@ -1,0 +1,315 @@
+package pxe
+
+import (
+	"context"
+	"crypto/tls"
+	"errors"
+	"fmt"
+	"log/slog"
+	"net"
+	"net/http"
+	"net/netip"
+	"strconv"
+	"syscall"
+	"time"
+
+	"golang.org/x/sync/errgroup"
+
+	"gpupool/pxe/boot"
+	"gpupool/pxe/dhcp"
+	"gpupool/pxe/httpboot"
+	"gpupool/pxe/lease"
+	"gpupool/pxe/script"
+	"gpupool/pxe/tftp"
+	"gpupool/schema"
+)
+
+// Deps is what a Server works with.
+type Deps struct {
+	Inventory boot.Inventory
+	Leases    lease.Store // not needed in proxy mode
+	Tokens    boot.Tokens
+	Installer boot.Installer // nil = Config.Plan and the built-in enrol document
+	Recorder  boot.Recorder  // nil = evidence is only logged
+	Log       *slog.Logger
+	Now       func() time.Time
+}
+
+// Server is the boot service. New opens its sockets, Run serves them.
+type Server struct {
+	cfg      Config
+	log      *slog.Logger
+	evidence *evidence
+	files    *folder
+	dhcp     *dhcp.Server
+	tftp     *tftp.Server
+	http     *http.Server
+	scripts  *script.Service
+	deps     Deps
+
+	dhcpConn, pxeConn net.PacketConn
+	tftpConn          *net.UDPConn
+	httpListener      net.Listener
+}
+
+// New checks the configuration and opens the sockets, so that Addrs is right and clients' packets wait from here on.
+// Close it where Run is never called.
+func New(cfg Config, d Deps) (*Server, error) {
+	if d.Log == nil {
+		d.Log = slog.Default()
+	}
+	if d.Now == nil {
+		d.Now = time.Now
+	}
+	if d.Inventory == nil || d.Tokens == nil {
+		return nil, errors.New("pxe: an inventory and tokens are needed")
+	}
+	if cfg.Mode != dhcp.ModeProxy && d.Leases == nil {
+		return nil, errors.New("pxe: a lease store is needed in full and relay mode")
+	}
+	dc, err := cfg.resolve()
+	if err != nil {
+		return nil, fmt.Errorf("pxe: %w", err)
+	}
+	s := &Server{cfg: cfg, log: d.Log, deps: d, evidence: newEvidence(d.Recorder, d.Log, d.Now)}
+	if err := s.build(dc); err != nil {
+		s.Close()
+		return nil, fmt.Errorf("pxe: %w", err)
+	}
+	return s, nil
+}
+
+func (s *Server) build(dc dhcp.Config) error {
+	var err error
+	if s.files, err = openFolder(s.cfg.Root); err != nil {
+		return err
+	}
+	if err := s.listen(); err != nil {
+		return err
+	}
+	url := s.cfg.URL
+	if url == "" && s.httpListener != nil {
+		scheme := "http"
+		if s.cfg.TLSCert != "" {
+			scheme = "https"
+		}
+		_, port, _ := net.SplitHostPort(s.httpListener.Addr().String())
+		url = scheme + "://" + net.JoinHostPort(dc.ServerID.String(), port)
+	}
+	locate := &locator{}
+	s.scripts = script.New(script.Config{URL: url, APIURL: s.cfg.APIURL, Plan: s.cfg.plan()}, script.Deps{
+		Inventory: s.deps.Inventory, Tokens: s.deps.Tokens, Installer: s.deps.Installer, Locator: locate,
+		Record: s.evidence.record, Progress: func(mac string) { s.dhcp.Progressed(mac) }, Log: s.log, Now: s.deps.Now,
+	})
+	dc.ScriptURL, dc.FilesURL = s.scripts.ScriptURL, s.scripts.FilesURL()
+	book := lease.NewBook(s.deps.Leases, lease.Options{
+		OfferHold: s.cfg.OfferHold, Quarantine: s.cfg.Quarantine, Prober: s.prober(), Now: s.deps.Now,
+		Conflict: func(a netip.Addr, mac string) {
+			s.evidence.record(schema.BootEvidence{Kind: boot.KindConflict, MAC: mac, IP: a.String(), Result: "something else answers at this address: quarantined, another one is offered"})
+		},
+	})
+	if s.dhcp, err = dhcp.New(dc, dhcp.Deps{Inventory: s.deps.Inventory, Book: book, Record: s.evidence.record, Log: s.log, Now: s.deps.Now}); err != nil {
+		return err
+	}
+	locate.Server = s.dhcp
+	s.tftp = tftp.New(&tftpFiles{s.files, s.scripts, locate}, tftp.Config{PerClient: s.cfg.TFTPPerClient, Report: s.transferred, Log: s.log})
+	s.http = httpboot.NewServer(&httpboot.Handler{Files: s.files, Scripts: s.scripts, Locator: locate, Record: s.evidence.record, Who: s.who, Log: s.log})
+	return nil
+}
+
+// locator is the DHCP server as the scripts see it; it is filled in once both exist.
+type locator struct{ *dhcp.Server }
+
+func (s *Server) who(ctx context.Context, mac string) (server string, attempt int) {
+	m, ok, err := s.deps.Inventory.ByMAC(ctx, mac)
+	if err != nil || !ok {
+		return "", 0
+	}
+	if m.Armed != nil {
+		attempt = m.Armed.Attempt
+	}
+	return m.ID, attempt
+}
+
+// transferred makes evidence of a TFTP request.
+func (s *Server) transferred(t tftp.Transfer) {
+	e := schema.BootEvidence{Kind: boot.KindTFTP, IP: t.Client.Addr().String(), What: t.Name, Bytes: t.Bytes, Result: string(t.Result)}
+	if t.Text != "" {
+		e.Result += ": " + t.Text
+	}
+	if t.Result == tftp.Denied || t.Result == tftp.Write || t.Result == tftp.Busy {
+		e.Kind = boot.KindTFTPDenied
+	}
+	ctx, cancel := context.WithTimeout(context.Background(), time.Second)
+	defer cancel()
+	if mac, _, ok, err := s.dhcp.MACAt(ctx, t.Client.Addr()); err == nil && ok {
+		e.MAC = mac
+		e.Server, e.Attempt = s.who(ctx, mac)
+	}
+	s.evidence.record(e)
+}
+
+func (s *Server) listen() error {
+	lc := net.ListenConfig{Control: func(_, _ string, c syscall.RawConn) error {
+		if s.cfg.Interface == "" {
+			return nil
+		}
+		var err error
+		if cerr := c.Control(func(fd uintptr) { err = syscall.BindToDevice(int(fd), s.cfg.Interface) }); cerr != nil {
+			return cerr
+		}
+		return err
+	}}
+	ctx := context.Background()
+	udp := func(what, addr, def string, to *net.PacketConn, lc net.ListenConfig) error {
+		if addr == Off {
+			return nil
+		}
+		if addr == "" {
+			addr = def
+		}
+		c, err := lc.ListenPacket(ctx, "udp4", addr)
+		if err != nil {
+			return fmt.Errorf("%s: %w%s", what, err, hint(err, addr))
+		}
+		*to = c
+		return nil
+	}
+	var tftpConn net.PacketConn
+	if err := errors.Join(
+		udp("dhcp", s.cfg.DHCP, ":67", &s.dhcpConn, lc),
+		udp("pxe", s.cfg.PXE, ":4011", &s.pxeConn, lc),
+		udp("tftp", s.cfg.TFTP, ":69", &tftpConn, net.ListenConfig{}),
+	); err != nil {
+		s.tftpConn, _ = tftpConn.(*net.UDPConn)
+		return err
+	}
+	s.tftpConn, _ = tftpConn.(*net.UDPConn)
+	if s.cfg.HTTP == Off {
+		return nil
+	}
+	addr := s.cfg.HTTP
+	if addr == "" {
+		addr = ":8080"
+	}
+	l, err := (&net.ListenConfig{}).Listen(ctx, "tcp", addr)
+	if err != nil {
+		return fmt.Errorf("http: %w%s", err, hint(err, addr))
+	}
+	s.httpListener = l
+	if s.cfg.TLSCert != "" {
+		pair, err := tls.LoadX509KeyPair(s.cfg.TLSCert, s.cfg.TLSKey)
+		if err != nil {
+			return fmt.Errorf("tls_cert: %w", err)
+		}
+		s.httpListener = tls.NewListener(l, &tls.Config{Certificates: []tls.Certificate{pair}, MinVersion: tls.VersionTLS12, NextProtos: []string{"http/1.1"}})
+	}
+	return nil
+}
+
+func hint(err error, addr string) string {
+	switch {
+	case errors.Is(err, syscall.EACCES), errors.Is(err, syscall.EPERM):
+		return fmt.Sprintf(" (hint: a port below 1024 needs CAP_NET_BIND_SERVICE; systemd's unit gives it, or choose another port than %s)", addr)
+	case errors.Is(err, syscall.EADDRINUSE):
+		_, port, _ := net.SplitHostPort(addr)
+		return fmt.Sprintf(" (hint: another program has port %s; ss -lunp 'sport = :%s' names it)", port, port)
+	}
+	return ""
+}
+
+// Addrs is where each service listens; the zero AddrPort where it doesn't.
+type Addrs struct{ DHCP, PXE, TFTP, HTTP netip.AddrPort }
+
+// Addrs tells the addresses that New opened.
+func (s *Server) Addrs() Addrs {
+	at := func(a net.Addr) netip.AddrPort {
+		p, err := netip.ParseAddrPort(a.String())
+		if err != nil {
+			return netip.AddrPort{}
+		}
+		return netip.AddrPortFrom(p.Addr().Unmap(), p.Port())
+	}
+	var a Addrs
+	if s.dhcpConn != nil {
+		a.DHCP = at(s.dhcpConn.LocalAddr())
+	}
+	if s.pxeConn != nil {
+		a.PXE = at(s.pxeConn.LocalAddr())
+	}
+	if s.tftpConn != nil {
+		a.TFTP = at(s.tftpConn.LocalAddr())
+	}
+	if s.httpListener != nil {
+		a.HTTP = at(s.httpListener.Addr())
+	}
+	return a
+}
+
+// URL is the HTTP service's own, without a slash at the end.
+func (s *Server) URL() string {
+	u := s.scripts.FilesURL()
+	return u[:len(u)-len("/files")]
+}
+
+// Run serves until ctx ends, or until one of the services fails; then it stops all of them, hands over the evidence
+// that is left, and returns. It is nil after ctx ended.
+func (s *Server) Run(ctx context.Context) error {
+	defer s.Close()
+	stop := make(chan struct{})
+	handed := make(chan struct{})
+	go func() {
+		defer close(handed)
+		s.evidence.run(context.WithoutCancel(ctx), stop)
+	}()
+	defer func() {
+		close(stop)
+		<-handed
+	}()
+
+	g, ctx := errgroup.WithContext(ctx)
+	if s.dhcpConn != nil || s.pxeConn != nil {
+		g.Go(func() error { return s.dhcp.Serve(ctx, s.dhcpConn, s.pxeConn) })
+	}
+	if s.tftpConn != nil {
+		g.Go(func() error { return s.tftp.Serve(ctx, s.tftpConn) })
+	}
+	if s.httpListener != nil {
+		g.Go(func() error {
+			if err := s.http.Serve(s.httpListener); !errors.Is(err, http.ErrServerClosed) {
+				return fmt.Errorf("http: %w", err)
+			}
+			return nil
+		})
+		g.Go(func() error {
+			<-ctx.Done()
+			grace, cancel := context.WithTimeout(context.WithoutCancel(ctx), 2*time.Second)
+			defer cancel()
+			if s.http.Shutdown(grace) != nil {
+				return s.http.Close() // a large transfer is cut; its client asks for the rest of it again
+			}
+			return nil
+		})
+	}
+	a := s.Addrs()
+	s.log.Info("pxe serves", "mode", string(s.cfg.Mode), "dhcp", a.DHCP, "pxe", a.PXE, "tftp", a.TFTP, "http", a.HTTP, "url", s.URL(), "subnets", strconv.Itoa(len(s.cfg.Subnets)))
+	return g.Wait()
+}
+
+// Close closes the sockets and the folder. Run does so itself.
+func (s *Server) Close() {
+	for _, c := range []net.PacketConn{s.dhcpConn, s.pxeConn} {
+		if c != nil {
+			c.Close()
+		}
+	}
+	if s.tftpConn != nil {
+		s.tftpConn.Close()
+	}
+	if s.httpListener != nil {
+		s.httpListener.Close()
+	}
+	if s.files != nil {
+		s.files.root.Close()
+	}
+}
