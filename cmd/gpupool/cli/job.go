@@ -1,0 +1,391 @@
+package cli
+
+import (
+	"fmt"
+	"strconv"
+	"strings"
+
+	"github.com/oklog/ulid/v2"
+	"github.com/spf13/cobra"
+
+	"gpupool/api/call"
+	"gpupool/api/client"
+	"gpupool/api/contract"
+	"gpupool/api/words"
+	"gpupool/schema"
+)
+
+func (a *app) job() *cobra.Command {
+	return group("job", "Submit jobs, see why they wait, watch and steer them",
+		a.jobSubmit(), a.jobList(), a.jobShow(), a.jobWhy(), a.jobWatch(), a.jobWait(), a.jobLogs(),
+		a.jobCancel(), a.jobVerb("hold", "Keep a queued job from starting", "is held"),
+		a.jobVerb("release", "Let a held job start", "is released"), a.jobLimit())
+}
+
+// request is the flags that describe a job.
+type request struct {
+	in              contract.NewJob
+	nodes, requeues int
+	env             []string
+	limit, maxQueue duration
+	grace           duration
+	notBefore       moment
+	key             string
+}
+
+func (r *request) flags(cmd *cobra.Command) {
+	f := cmd.Flags()
+	f.StringVar(&r.in.Spec, "spec", "", "standard spec that each node gets (required); see gpupool spec list")
+	f.IntVar(&r.nodes, "nodes", 1, "how many of the spec, started together")
+	f.StringVar(&r.in.Name, "name", "", "name, for people")
+	f.StringVar(&r.in.Tenant, "tenant", "", "tenant; else the token's own")
+	f.StringVar(&r.in.Project, "project", "", "project; else the token's own")
+	f.IntVar(&r.in.Priority, "priority", 0, "higher goes first; capped by the tenant")
+	f.BoolVar(&r.in.Preemptible, "preemptible", false, "may be stopped and queued again when others need the place")
+	f.StringVar(&r.in.Same, "same", "", "keep the nodes within one nvlink, rack, site or region")
+	f.BoolVar(&r.in.SameRequired, "same-required", false, "wait for such a place rather than prefer it")
+	f.StringVar(&r.in.Region, "region", "", "region")
+	f.StringArrayVarP(&r.env, "env", "e", nil, "NAME=VALUE for the command; NAME alone takes the value it has here")
+	f.StringVar(&r.in.WorkDir, "workdir", "", "folder on the server to run in")
+	f.Var(&r.limit, "time-limit", "at most this long from running to stopped, such as 2h or 3d")
+	f.Var(&r.maxQueue, "max-queue", "give up when not started within this time")
+	f.Var(&r.grace, "grace", "between the stop signal and the kill")
+	f.Var(&r.notBefore, "not-before", "start no earlier: a time, or +2h from now")
+	f.BoolVar(&r.in.Held, "hold", false, "submit held; gpupool job release lets it start")
+	f.IntVar(&r.requeues, "requeue-limit", -1, "hardware losses after which it fails; -1 = the platform's")
+	f.StringVar(&r.key, "idempotency-key", "", "text that makes a repeat of this submit answer the same job")
+	required(cmd, "spec")
+}
+
+// submit sends the job. Where no key was given one is made, so that trying again after a lost answer is one job.
+func (r *request) submit(cmd *cobra.Command, c *client.Client, command []string) (contract.Job, error) {
+	if len(command) == 0 {
+		return contract.Job{}, usageError{fmt.Errorf("needs the command after --, such as: -- python train.py")}
+	}
+	var err error
+	if r.in.Env, err = environment(r.env); err != nil {
+		return contract.Job{}, err
+	}
+	r.in.Command, r.in.Nodes = command, &r.nodes
+	r.in.TimeLimitMs, r.in.MaxQueueMs, r.in.GraceMs, r.in.NotBefore = r.limit.ms, r.maxQueue.ms, r.grace.ms, r.notBefore.at
+	if r.requeues >= 0 {
+		r.in.RequeueLimit = &r.requeues
+	}
+	key := r.key
+	if key == "" {
+		key = "cli-" + ulid.Make().String()
+	}
+	return again(cmd, func() (contract.Job, error) {
+		return call.Do[contract.Job](c.SubmitJob(cmd.Context(), &contract.SubmitJobParams{IdempotencyKey: &key}, r.in))
+	})
+}
+
+func (a *app) jobSubmit() *cobra.Command {
+	var r request
+	var detach bool
+	cmd := &cobra.Command{
+		Use:   "submit --spec SPEC [flags] -- COMMAND [ARG...]",
+		Short: "Submit a job, and watch until it starts",
+		Long: `Submit a job. Its id is the first line; then the wait is shown with its reasons until the job runs. Ctrl-C leaves the
+watch and not the job. With --detach, or -o json, it returns at once.`,
+		Example: `  gpupool job submit --spec h100x8 --nodes 2 --time-limit 6h -- torchrun train.py
+  gpupool job submit --spec h100x1 --detach -o json -- python eval.py`,
+		RunE: func(cmd *cobra.Command, args []string) error {
+			c, err := a.connect()
+			if err != nil {
+				return err
+			}
+			j, err := r.submit(cmd, c, args)
+			if err != nil {
+				return err
+			}
+			if a.json() {
+				return printJSON(cmd.OutOrStdout(), j)
+			}
+			fmt.Fprintln(cmd.OutOrStdout(), j.Id)
+			if detach {
+				return nil
+			}
+			j, err = a.followJob(cmd, c, j, func(j contract.Job) bool { return j.State == schema.JobRunning || j.State.Ended() })
+			if err != nil || !j.State.Ended() {
+				return err
+			}
+			return ended(j)
+		},
+	}
+	r.flags(cmd)
+	cmd.Flags().BoolVar(&detach, "detach", false, "return at once")
+	return cmd
+}
+
+func (a *app) jobList() *cobra.Command {
+	var p contract.ListJobsParams
+	var tenant, project, state string
+	var limit int
+	var all bool
+	cmd := &cobra.Command{
+		Use: "list", Aliases: []string{"ls"}, Short: "List jobs that have not ended, newest first, with why each waits", Args: exactly(),
+		RunE: func(cmd *cobra.Command, _ []string) error {
+			c, err := a.connect()
+			if err != nil {
+				return err
+			}
+			p.Tenant, p.Project, p.State = opt(tenant), opt(project), opt(schema.JobState(state))
+			if state == "" {
+				p.Live = opt(!all)
+			}
+			jobs, err := pages(limit, func(after string, n int) ([]contract.Job, string, error) {
+				p.After, p.Limit = opt(after), &n
+				l, err := call.Do[contract.JobList](c.ListJobs(cmd.Context(), &p))
+				return l.Items, l.Next, err
+			})
+			if err != nil {
+				return err
+			}
+			if a.json() {
+				return printJSON(cmd.OutOrStdout(), contract.JobList{Items: jobs})
+			}
+			now := nowInstant()
+			t := newTable("ID", "NAME", "TENANT/PROJECT", "SPEC", "ACCELERATORS", "STATE", "FOR", "WHY")
+			for _, j := range jobs {
+				t.row(j.Id, j.Name, strings.Trim(j.Tenant+"/"+j.Project, "/"), j.Spec, words.Gang(j.Nodes, j.PerNode), string(j.State), jobFor(j, now), jobNote(j, now))
+			}
+			t.write(cmd.OutOrStdout(), "No jobs.")
+			return nil
+		},
+	}
+	f := cmd.Flags()
+	f.StringVar(&tenant, "tenant", "", "only this tenant")
+	f.StringVar(&project, "project", "", "only this project")
+	f.StringVar(&state, "state", "", "only this state: "+join(schema.JobStates.States()))
+	f.BoolVar(&all, "all", false, "also those that have ended")
+	f.IntVar(&limit, "limit", 200, "at most this many; 0 = all")
+	return cmd
+}
+
+// jobFor is how long the job has been in what it is in, or ran in all.
+func jobFor(j contract.Job, now schema.Instant) string {
+	switch {
+	case j.State.Ended():
+		return words.Between(j.StartedAt, j.EndedAt, now)
+	case j.State == schema.JobQueued || j.StartedAt.IsZero():
+		return words.Between(j.SubmittedAt, 0, now)
+	}
+	return words.Between(j.StartedAt, 0, now)
+}
+
+// jobNote is the one thing to know: why it waits, or why it ended.
+func jobNote(j contract.Job, now schema.Instant) string {
+	switch {
+	case j.State.Ended():
+		return j.Cause
+	case j.Reason != nil:
+		return string(j.Reason.Code) + ": " + words.Reason(*j.Reason, now).Headline
+	}
+	return ""
+}
+
+func (a *app) jobShow() *cobra.Command {
+	return &cobra.Command{
+		Use: "show ID", Short: "Show a job: what was asked, where it is, its attempts and devices", Args: exactly("ID"),
+		RunE: func(cmd *cobra.Command, args []string) error {
+			c, err := a.connect()
+			if err != nil {
+				return err
+			}
+			j, err := call.Do[contract.Job](c.GetJob(cmd.Context(), args[0], &contract.GetJobParams{}))
+			if err != nil {
+				return err
+			}
+			if a.json() {
+				return printJSON(cmd.OutOrStdout(), j)
+			}
+			attempts, err := call.Do[contract.AttemptList](c.ListAttempts(cmd.Context(), j.Id))
+			if err != nil {
+				return err
+			}
+			now, w := nowInstant(), cmd.OutOrStdout()
+			f := fields{w}
+			f.put("Job", strings.TrimSpace(j.Id+"  "+j.Name))
+			f.put("State", strings.TrimSuffix(string(j.State)+": "+j.Cause, ": "))
+			if j.ExitCode != nil {
+				f.put("Exit code", strconv.Itoa(*j.ExitCode))
+			}
+			if j.Reason != nil {
+				why := words.Reason(*j.Reason, now)
+				f.put("Waits", string(why.Code)+": "+why.Headline)
+				f.put("Clears when", why.Clears)
+			}
+			f.put("Tenant", strings.Trim(j.Tenant+" / "+j.Project, " /"))
+			f.put("Asks for", fmt.Sprintf("%s of %s (spec %s)", words.Gang(j.Nodes, j.PerNode), j.Model, j.Spec))
+			f.put("Priority", strconv.Itoa(j.Priority))
+			if j.TimeLimitMs > 0 {
+				f.put("Time limit", (&duration{j.TimeLimitMs}).String())
+			}
+			f.put("Command", strings.Join(j.Command, " "))
+			f.put("Submitted", words.Clock(j.SubmittedAt, now)+" by "+j.SubmittedBy)
+			f.put("Started", words.Clock(j.StartedAt, now))
+			f.put("Ended", words.Clock(j.EndedAt, now))
+			if len(attempts.Items) > 0 {
+				fmt.Fprintln(w)
+				attemptTable(attempts.Items, now).write(w, "")
+			}
+			return nil
+		},
+	}
+}
+
+func attemptTable(list []contract.Attempt, now schema.Instant) *table {
+	t := newTable("ATTEMPT", "OUTCOME", "EXIT", "WAITED TO RUN", "RAN", "DEVICES", "CAUSE")
+	for _, at := range list {
+		exit := ""
+		if at.ExitCode != nil {
+			exit = strconv.Itoa(*at.ExitCode)
+		}
+		per := map[string]int{}
+		var order []string
+		for _, d := range at.Devices {
+			if per[d.Server]++; per[d.Server] == 1 {
+				order = append(order, d.Server)
+			}
+		}
+		for i, s := range order {
+			order[i] = fmt.Sprintf("%s(%d)", s, per[s])
+		}
+		launched := words.None
+		if !at.RunningAt.IsZero() {
+			launched = words.Between(at.AllocatedAt, at.RunningAt, now)
+		}
+		t.row(strconv.Itoa(at.Attempt), words.Outcome(at.Outcome), exit, launched, words.Between(at.RunningAt, at.ReleasedAt, now), strings.Join(order, " "), at.Cause)
+	}
+	return t
+}
+
+func (a *app) jobWhy() *cobra.Command {
+	return &cobra.Command{
+		Use: "why ID", Short: "Say why a job waits, what would clear it, and when it may start", Args: exactly("ID"),
+		RunE: func(cmd *cobra.Command, args []string) error {
+			c, err := a.connect()
+			if err != nil {
+				return err
+			}
+			j, err := call.Do[contract.Job](c.GetJob(cmd.Context(), args[0], &contract.GetJobParams{}))
+			if err != nil {
+				return err
+			}
+			if a.json() {
+				return printJSON(cmd.OutOrStdout(), j.Reason)
+			}
+			now := nowInstant()
+			f := fields{cmd.OutOrStdout()}
+			f.put("Job", strings.TrimSpace(j.Id+"  "+j.Name))
+			if j.Reason == nil {
+				f.put("State", strings.TrimSuffix(string(j.State)+": "+j.Cause, ": "))
+				fmt.Fprintln(cmd.OutOrStdout(), "It does not wait.")
+				return nil
+			}
+			why := words.Reason(*j.Reason, now)
+			f.put("Waits since", words.Clock(j.Reason.Since, now)+" ("+words.Ago(j.Reason.Since, now)+")")
+			f.put("Because", string(why.Code)+": "+why.Headline)
+			f.put("Who can act", classWords(why.Class))
+			f.put("Clears when", why.Clears)
+			f.put("Position", why.Position)
+			f.put("Start", why.Start)
+			f.put("In the way", strings.Join(why.Blockers, "\n"))
+			f.put("Also", strings.Join(why.Also, "\n"))
+			f.put("As of", fmt.Sprintf("cycle %d, %s", j.Reason.Cycle, words.Ago(j.Reason.EvaluatedAt, now)))
+			return nil
+		},
+	}
+}
+
+func classWords(class string) string {
+	switch class {
+	case "fix the request":
+		return "you: the request has to change"
+	case "ask an admin":
+		return "an admin"
+	case "wait":
+		return "nobody has to: it clears by itself"
+	case "in progress":
+		return "nobody has to: it is happening now"
+	}
+	return class
+}
+
+func (a *app) jobCancel() *cobra.Command {
+	return &cobra.Command{
+		Use: "cancel ID...", Short: "Cancel queued or running jobs; again is no error", Args: atLeast("ID"),
+		RunE: func(cmd *cobra.Command, args []string) error {
+			c, err := a.connect()
+			if err != nil {
+				return err
+			}
+			var failed error
+			for _, id := range args {
+				j, err := call.Do[contract.Job](c.CancelJob(cmd.Context(), id))
+				if err != nil {
+					if len(args) == 1 {
+						return err
+					}
+					failed = err
+					fmt.Fprintf(cmd.ErrOrStderr(), "%s:\n", id)
+					printError(cmd.ErrOrStderr(), err)
+					continue
+				}
+				if err := a.said(cmd, j, "%s is being cancelled.", j.Id); err != nil {
+					return err
+				}
+			}
+			return failed
+		},
+	}
+}
+
+func (a *app) jobVerb(verb, short, said string) *cobra.Command {
+	return &cobra.Command{
+		Use: verb + " ID", Short: short, Args: exactly("ID"),
+		RunE: func(cmd *cobra.Command, args []string) error {
+			c, err := a.connect()
+			if err != nil {
+				return err
+			}
+			act := c.HoldJob
+			if verb == "release" {
+				act = c.ReleaseJob
+			}
+			j, err := call.Do[contract.Job](act(cmd.Context(), args[0]))
+			if err != nil {
+				return err
+			}
+			return a.said(cmd, j, "%s %s.", j.Id, said)
+		},
+	}
+}
+
+func (a *app) jobLimit() *cobra.Command {
+	return &cobra.Command{
+		Use: "limit ID DURATION", Short: "Change a job's time limit; 0 = none", Args: exactly("ID", "DURATION"),
+		Example: "  gpupool job limit job_01jx 8h",
+		RunE: func(cmd *cobra.Command, args []string) error {
+			var d duration
+			if args[1] != "0" {
+				if err := d.Set(args[1]); err != nil {
+					return err
+				}
+			}
+			c, err := a.connect()
+			if err != nil {
+				return err
+			}
+			j, err := call.Do[contract.Job](c.SetTimeLimit(cmd.Context(), args[0], contract.TimeLimit{TimeLimitMs: d.ms}))
+			if err != nil {
+				return err
+			}
+			if d.ms == 0 {
+				return a.said(cmd, j, "%s has no time limit.", j.Id)
+			}
+			return a.said(cmd, j, "%s has a time limit of %s.", j.Id, &d)
+		},
+	}
+}

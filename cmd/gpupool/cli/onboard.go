@@ -1,0 +1,464 @@
+package cli
+
+import (
+	"cmp"
+	"context"
+	"encoding/json"
+	"fmt"
+	"slices"
+	"strings"
+	"time"
+
+	"github.com/spf13/cobra"
+
+	"gpupool/api/call"
+	"gpupool/api/client"
+	"gpupool/api/contract"
+	"gpupool/api/words"
+	"gpupool/schema"
+)
+
+func (a *app) serverOnboard() *cobra.Command {
+	var all, detach bool
+	var profile string
+	cmd := &cobra.Command{
+		Use:   "onboard NAME... | onboard --all",
+		Short: "Install, prove and register servers; watch them until they are available or stop",
+		Long: `Start onboarding and watch its steps. Each server is identified through its BMC, inspected, installed over the network,
+given drivers and a container runtime, burnt in, and registered. What is on its disks is lost.
+
+The watch ends when every server is available (exit code 0) or has stopped with a failure (20). Leaving the watch with
+Ctrl-C stops nothing: gpupool server watch comes back to it.`,
+		Example: `  gpupool server onboard r12s03
+  gpupool server onboard --all --detach`,
+		RunE: func(cmd *cobra.Command, args []string) error {
+			if all == (len(args) > 0) {
+				return usageError{fmt.Errorf("takes either NAMEs, or --all for all that are enrolled")}
+			}
+			c, err := a.connect()
+			if err != nil {
+				return err
+			}
+			if all {
+				enrolled, err := listServers(cmd.Context(), c, schema.PhaseEnrolled)
+				if err != nil {
+					return err
+				}
+				for _, s := range enrolled {
+					args = append(args, s.Name)
+				}
+				if len(args) == 0 {
+					return a.said(cmd, contract.ServerList{Items: []contract.Server{}}, "No server is enrolled and waits to be onboarded.")
+				}
+			}
+			w, err := newWatch(cmd, c)
+			if err != nil {
+				return err
+			}
+			started := contract.ServerList{Items: []contract.Server{}}
+			var refused error // the last one; each is said as it comes
+			for _, name := range args {
+				before, err := call.Do[contract.Server](c.GetServer(cmd.Context(), name, &contract.GetServerParams{}))
+				if err == nil {
+					var s contract.Server
+					if s, err = call.Do[contract.Server](c.OnboardServer(cmd.Context(), name, contract.OnboardOptions{Profile: profile})); err == nil {
+						started.Items = append(started.Items, s)
+						w.follow(before, true, 0)
+						continue
+					}
+				}
+				if len(args) == 1 || schema.Is(err, schema.CodeUnauthenticated) || schema.Is(err, schema.CodeForbidden) {
+					return err
+				}
+				refused = err
+				fmt.Fprintf(cmd.ErrOrStderr(), "%s is not onboarded:\n", name)
+				printError(cmd.ErrOrStderr(), err)
+			}
+			switch {
+			case a.json():
+				err = printJSON(cmd.OutOrStdout(), started)
+			case detach:
+				fmt.Fprintf(cmd.OutOrStdout(), "Onboarding started for %s. Watch: gpupool server watch\n", words.Count(len(started.Items), "server"))
+			default:
+				err = w.run()
+			}
+			return cmp.Or(err, refused)
+		},
+	}
+	cmd.Flags().BoolVar(&all, "all", false, "all servers that are enrolled")
+	cmd.Flags().BoolVar(&detach, "detach", false, "start it and return at once")
+	cmd.Flags().StringVar(&profile, "install-profile", "", "install profile, instead of the server's own")
+	return cmd
+}
+
+func (a *app) serverWatch() *cobra.Command {
+	return &cobra.Command{
+		Use:   "watch [NAME...]",
+		Short: "Watch onboardings until each is available or stops; without a NAME all that run",
+		RunE: func(cmd *cobra.Command, args []string) error {
+			c, err := a.connect()
+			if err != nil {
+				return err
+			}
+			w, err := newWatch(cmd, c)
+			if err != nil {
+				return err
+			}
+			var servers []contract.Server
+			for _, name := range args {
+				s, err := call.Do[contract.Server](c.GetServer(cmd.Context(), name, &contract.GetServerParams{}))
+				if err != nil {
+					return err
+				}
+				servers = append(servers, s)
+			}
+			if len(args) == 0 {
+				if servers, err = listServers(cmd.Context(), c, schema.PhaseOnboarding); err != nil {
+					return err
+				}
+				if len(servers) == 0 {
+					fmt.Fprintln(cmd.OutOrStdout(), "No server is being onboarded.")
+					return nil
+				}
+			}
+			for _, s := range servers {
+				w.follow(s, false, 0)
+			}
+			return w.run()
+		},
+	}
+}
+
+func (a *app) serverRetry() *cobra.Command {
+	var detach bool
+	cmd := &cobra.Command{
+		Use: "retry NAME", Short: "Try the stopped step again, and watch", Args: exactly("NAME"),
+		RunE: func(cmd *cobra.Command, args []string) error {
+			return a.resume(cmd, args[0], detach, "retries the step", func(ctx context.Context, c *client.Client) (contract.Server, error) {
+				return call.Do[contract.Server](c.RetryStep(ctx, args[0]))
+			})
+		},
+	}
+	cmd.Flags().BoolVar(&detach, "detach", false, "return at once")
+	return cmd
+}
+
+func (a *app) serverSkip() *cobra.Command {
+	var detach bool
+	var reason string
+	cmd := &cobra.Command{
+		Use: "skip NAME STEP --reason TEXT", Short: "Go on without the stopped step; kept in the audit", Args: exactly("NAME", "STEP"),
+		RunE: func(cmd *cobra.Command, args []string) error {
+			return a.resume(cmd, args[0], detach, "goes on without "+args[1], func(ctx context.Context, c *client.Client) (contract.Server, error) {
+				return call.Do[contract.Server](c.SkipStep(ctx, args[0], contract.SkipStep{Step: schema.Step(args[1]), Reason: reason}))
+			})
+		},
+	}
+	cmd.Flags().BoolVar(&detach, "detach", false, "return at once")
+	cmd.Flags().StringVar(&reason, "reason", "", "why this is right; kept in the audit (required)")
+	required(cmd, "reason")
+	return cmd
+}
+
+// resume acts on a stopped onboarding and goes back to watching it.
+func (a *app) resume(cmd *cobra.Command, name string, detach bool, said string, act func(context.Context, *client.Client) (contract.Server, error)) error {
+	c, err := a.connect()
+	if err != nil {
+		return err
+	}
+	w, err := newWatch(cmd, c)
+	if err != nil {
+		return err
+	}
+	steps, err := call.Do[contract.StepList](c.ListSteps(cmd.Context(), name, &contract.ListStepsParams{}))
+	if err != nil {
+		return err
+	}
+	s, err := act(cmd.Context(), c)
+	if err != nil || detach || a.json() {
+		return cmp.Or(err, a.said(cmd, s, "%s %s.", name, said))
+	}
+	w.follow(s, false, lastFailure(steps.Items))
+	return w.run()
+}
+
+func (a *app) serverAbort() *cobra.Command {
+	return &cobra.Command{
+		Use: "abort NAME", Short: "Stop an onboarding and undo what it did", Args: exactly("NAME"),
+		RunE: func(cmd *cobra.Command, args []string) error {
+			c, err := a.connect()
+			if err != nil {
+				return err
+			}
+			s, err := call.Do[contract.Server](c.AbortOnboarding(cmd.Context(), args[0]))
+			if err != nil {
+				return err
+			}
+			return a.said(cmd, s, "The onboarding of %s is being undone; it is then enrolled again.", s.Name)
+		},
+	}
+}
+
+func listServers(ctx context.Context, c *client.Client, phase schema.Phase) ([]contract.Server, error) {
+	return pages(0, func(after string, n int) ([]contract.Server, string, error) {
+		l, err := call.Do[contract.ServerList](c.ListServers(ctx, &contract.ListServersParams{Phase: opt(phase), After: opt(after), Limit: &n}))
+		return l.Items, l.Next, err
+	})
+}
+
+// watch follows onboardings until each has arrived or stopped. Events only wake it: what it shows is read anew.
+type watch struct {
+	cmd      *cobra.Command
+	c        *client.Client
+	screen   *screen
+	cursor   int64
+	followed []*followed
+}
+
+type followed struct {
+	id, name string
+	starting bool           // asked to start, and not yet seen onboarding
+	attempt  int            // its number before the start
+	stale    schema.Instant // end of the failure that was answered with retry or skip
+	server   contract.Server
+	steps    []schema.StepRun
+	over     bool
+}
+
+// newWatch notes where the events stand now, so that nothing between the verb and the watch is missed.
+func newWatch(cmd *cobra.Command, c *client.Client) (*watch, error) {
+	head, err := call.Do[contract.EventList](c.ListEvents(cmd.Context(), &contract.ListEventsParams{Tail: opt(true)}))
+	return &watch{cmd: cmd, c: c, screen: newScreen(cmd.OutOrStdout()), cursor: head.Next}, err
+}
+
+func (w *watch) follow(s contract.Server, starting bool, stale schema.Instant) {
+	w.followed = append(w.followed, &followed{id: s.Id, name: s.Name, starting: starting, attempt: s.Attempt, stale: stale})
+}
+
+func (w *watch) run() error {
+	for {
+		for _, f := range w.followed {
+			if !f.over {
+				if err := w.read(f); err != nil {
+					return err
+				}
+			}
+		}
+		w.draw()
+		if !slices.ContainsFunc(w.followed, func(f *followed) bool { return !f.over }) {
+			return w.end()
+		}
+		if err := w.wait(); err != nil {
+			return err
+		}
+	}
+}
+
+func (w *watch) read(f *followed) error {
+	s, err := again(w.cmd, func() (contract.Server, error) {
+		return call.Do[contract.Server](w.c.GetServer(w.cmd.Context(), f.id, &contract.GetServerParams{}))
+	})
+	if err != nil {
+		return err
+	}
+	steps, err := again(w.cmd, func() (contract.StepList, error) {
+		return call.Do[contract.StepList](w.c.ListSteps(w.cmd.Context(), f.id, &contract.ListStepsParams{}))
+	})
+	if err != nil {
+		return err
+	}
+	f.server, f.steps = s, steps.Items
+	if f.starting && s.Attempt == f.attempt && s.Phase != schema.PhaseOnboarding {
+		f.steps = nil // those of the attempt before
+		return nil
+	}
+	f.starting = false
+	stopped := s.Failure != nil && (f.stale.IsZero() || lastFailure(f.steps) != f.stale)
+	f.over = stopped || s.Phase != schema.PhaseOnboarding
+	return nil
+}
+
+// lastFailure is when the newest failed step ended; 0 where none has.
+func lastFailure(steps []schema.StepRun) (at schema.Instant) {
+	for _, s := range steps {
+		if s.State == schema.StepFailed {
+			at = max(at, s.Ended)
+		}
+	}
+	return at
+}
+
+// wait returns when something happened to a server, or after a second, so that the ticking durations move.
+func (w *watch) wait() error {
+	patience := longPoll
+	if w.screen.live {
+		patience = time.Second
+	}
+	_, err := again(w.cmd, func() (contract.EventList, error) {
+		l, err := call.Do[contract.EventList](w.c.ListEvents(w.cmd.Context(), &contract.ListEventsParams{
+			After: &w.cursor, Wait: opt(patience.String()), Limit: opt(1000),
+			Kind: &[]string{string(schema.EventServerStep), string(schema.EventServerPhase), string(schema.EventServerFailure)},
+		}))
+		if err == nil {
+			w.cursor = l.Next
+		}
+		return l, err
+	})
+	if err != nil {
+		return err
+	}
+	// A storm of events is read a few times a second, not once for each.
+	select {
+	case <-time.After(200 * time.Millisecond):
+		return nil
+	case <-w.cmd.Context().Done():
+		return w.cmd.Context().Err()
+	}
+}
+
+func (w *watch) draw() {
+	now := nowInstant()
+	var lines []line
+	single := len(w.followed) == 1
+	for _, f := range w.followed {
+		switch {
+		case f.starting:
+			lines = append(lines, line{stable: f.name + "  starting"})
+		case single:
+			lines = append(lines, line{stable: fmt.Sprintf("%s  %s, attempt %d", f.name, f.server.Phase, f.server.Attempt)})
+			lines = append(lines, stepLines(f.steps, now)...)
+		default:
+			lines = append(lines, serverLine(f, now))
+		}
+	}
+	w.screen.show(lines)
+}
+
+// end says how it came out: 0 where every server is in the pool, ExitStopped where one waits for a person.
+func (w *watch) end() error {
+	out := w.cmd.OutOrStdout()
+	arrived, stopped := 0, 0
+	for _, f := range w.followed {
+		s := f.server
+		switch {
+		case s.Phase == schema.PhaseAvailable:
+			arrived++
+		case s.Failure != nil:
+			stopped++
+			fmt.Fprintf(out, "\n%s stopped at %s: %s (%s)\n", s.Name, s.Failure.Step, words.Printable(s.Failure.Text, true), s.Failure.Code)
+			for _, verb := range strings.Split(remedy(s), "\n") {
+				fmt.Fprintln(out, "  "+verb)
+			}
+		default:
+			stopped++
+			fmt.Fprintf(out, "\n%s is %s: %s\n", s.Name, s.Phase, words.Phase(s.Phase))
+		}
+	}
+	fmt.Fprintf(out, "\n%d of %s available.\n", arrived, words.Count(len(w.followed), "server"))
+	if stopped > 0 {
+		return &exitError{code: ExitStopped}
+	}
+	return nil
+}
+
+var marks = map[schema.StepState]string{schema.StepRunning: ">", schema.StepDone: "+", schema.StepFailed: "x", schema.StepSkipped: "~", schema.StepUndone: "<"}
+
+// stepLines are the steps in their order; those not yet begun are left out.
+func stepLines(steps []schema.StepRun, now schema.Instant) []line {
+	var out []line
+	for _, name := range schema.Steps {
+		i := slices.IndexFunc(steps, func(s schema.StepRun) bool { return s.Step == name })
+		if i < 0 {
+			continue
+		}
+		s := steps[i]
+		try := ""
+		if s.Try > 1 {
+			try = fmt.Sprintf(" (try %d)", s.Try)
+		}
+		l := line{stable: strings.TrimRight(fmt.Sprintf("  %s %-10s  %-7s  %s%s", marks[s.State], s.Step, s.State, words.Printable(s.Detail, false), try), " ")}
+		l.ticks = words.Between(s.Started, s.Ended, now)
+		out = append(out, l)
+	}
+	return out
+}
+
+func serverLine(f *followed, now schema.Instant) line {
+	s := f.server
+	switch {
+	case s.Phase != schema.PhaseOnboarding:
+		return line{stable: fmt.Sprintf("%-16s %s", s.Name, s.Phase)}
+	case s.Failure != nil && f.over:
+		return line{stable: fmt.Sprintf("%-16s stopped at %s: %s", s.Name, s.Failure.Step, words.Printable(s.Failure.Text, false))}
+	}
+	l := line{stable: fmt.Sprintf("%-16s %d/%d %s", s.Name, slices.Index(schema.Steps, s.Step)+1, len(schema.Steps), s.Step)}
+	for _, st := range f.steps {
+		if st.Step == s.Step {
+			if st.Detail != "" {
+				l.stable += ": " + words.Printable(st.Detail, false)
+			}
+			l.ticks = words.Between(st.Started, st.Ended, now)
+		}
+	}
+	return l
+}
+
+func (a *app) serverDrain() *cobra.Command {
+	var detach bool
+	var in contract.Why
+	cmd := &cobra.Command{
+		Use:   "drain NAME --reason TEXT",
+		Short: "Take no new jobs, and wait until the running ones have ended",
+		Args:  exactly("NAME"),
+		RunE: func(cmd *cobra.Command, args []string) error {
+			c, err := a.connect()
+			if err != nil {
+				return err
+			}
+			w, err := newWatch(cmd, c)
+			if err != nil {
+				return err
+			}
+			s, err := call.Do[contract.Server](c.DrainServer(cmd.Context(), args[0], in))
+			if err != nil {
+				return err
+			}
+			if detach || a.json() {
+				return a.said(cmd, s, "%s is %s.", s.Name, s.Phase)
+			}
+			fmt.Fprintf(cmd.OutOrStdout(), "%s is draining; waiting for its jobs to end.\n", s.Name)
+			return w.drained(s)
+		},
+	}
+	cmd.Flags().BoolVar(&detach, "detach", false, "return at once")
+	cmd.Flags().StringVar(&in.Reason, "reason", "", "why; shown to everyone who looks (required)")
+	required(cmd, "reason")
+	return cmd
+}
+
+// drained waits for the event that no job is left on the server, or for its draining to be called off.
+func (w *watch) drained(s contract.Server) error {
+	for {
+		l, err := again(w.cmd, func() (contract.EventList, error) {
+			return call.Do[contract.EventList](w.c.ListEvents(w.cmd.Context(), &contract.ListEventsParams{
+				After: &w.cursor, Wait: opt(longPoll.String()), Server: &s.Id,
+				Kind: &[]string{string(schema.EventServerDrained), string(schema.EventServerPhase)},
+			}))
+		})
+		if err != nil {
+			return err
+		}
+		w.cursor = l.Next
+		for _, e := range l.Items {
+			var d struct{ To schema.Phase }
+			switch _ = json.Unmarshal(e.Data, &d); {
+			case e.Kind == schema.EventServerDrained:
+				fmt.Fprintf(w.cmd.OutOrStdout(), "%s is drained: no job is left on it.\n", s.Name)
+				return nil
+			case d.To != "" && d.To != schema.PhaseDraining:
+				fmt.Fprintf(w.cmd.OutOrStdout(), "%s is %s.\n", s.Name, d.To)
+				return &exitError{code: ExitStopped}
+			}
+		}
+	}
+}

@@ -1,0 +1,299 @@
+package cli
+
+import (
+	"fmt"
+	"strconv"
+
+	"github.com/spf13/cobra"
+
+	"gpupool/api/call"
+	"gpupool/api/client"
+	"gpupool/api/contract"
+	"gpupool/api/words"
+	"gpupool/schema"
+)
+
+func (a *app) spec() *cobra.Command {
+	var in contract.NewSpec
+	var memory size
+	create := &cobra.Command{
+		Use: "create NAME --model MODEL --accelerators N", Short: "Offer a standard spec", Args: exactly("NAME"),
+		Example: `  gpupool spec create h100x8 --model nvidia-h100-80gb --accelerators 8 --cpus 96 --memory 1TiB`,
+		RunE: func(cmd *cobra.Command, args []string) error {
+			in.Name, in.MemoryBytes = args[0], memory.bytes
+			return act(a, cmd, func(c *client.Client) (schema.Spec, error) {
+				return call.Do[schema.Spec](c.CreateSpec(cmd.Context(), in))
+			}, func(s schema.Spec) string {
+				return fmt.Sprintf("Spec %s: %d x %s a node.", s.Name, s.Accelerators, s.Model)
+			})
+		},
+	}
+	f := create.Flags()
+	f.StringVar(&in.Model, "model", "", "accelerator model (required)")
+	f.Int64Var(&in.Accelerators, "accelerators", 0, "accelerators a node, 1 to 16 (required)")
+	f.Int64Var(&in.Cpus, "cpus", 0, "CPU cores a node")
+	f.Var(&memory, "memory", "memory a node, such as 1TiB")
+	f.StringVar(&in.Description, "description", "", "what it is for")
+	required(create, "model")
+
+	list := &cobra.Command{
+		Use: "list", Aliases: []string{"ls"}, Short: "List specs", Args: exactly(),
+		RunE: func(cmd *cobra.Command, _ []string) error {
+			return show(a, cmd, func(c *client.Client) (contract.SpecList, error) {
+				return call.Do[contract.SpecList](c.ListSpecs(cmd.Context()))
+			}, func(l contract.SpecList) {
+				now := nowInstant()
+				t := newTable("NAME", "MODEL", "ACCELERATORS", "CPUS", "MEMORY", "RETIRED", "DESCRIPTION")
+				for _, s := range l.Items {
+					t.row(s.Name, s.Model, strconv.Itoa(s.Accelerators), count(s.CPUs), words.Bytes(s.MemoryBytes), words.Ago(s.RetiredAt, now), s.Description)
+				}
+				t.write(cmd.OutOrStdout(), "No specs. Make one: gpupool spec create --help")
+			})
+		},
+	}
+	retire := &cobra.Command{
+		Use: "retire NAME", Short: "Take no new jobs of a spec; jobs that have it go on", Args: exactly("NAME"),
+		RunE: func(cmd *cobra.Command, args []string) error {
+			return act(a, cmd, func(c *client.Client) (schema.Spec, error) {
+				return call.Do[schema.Spec](c.RetireSpec(cmd.Context(), args[0]))
+			}, func(s schema.Spec) string { return "Spec " + s.Name + " takes no new jobs." })
+		},
+	}
+	return group("spec", "Standard specs: what a node of a job gets", list, create, retire)
+}
+
+func (a *app) tenant() *cobra.Command {
+	var priority int
+	list := &cobra.Command{
+		Use: "list", Aliases: []string{"ls"}, Short: "List tenants", Args: exactly(),
+		RunE: func(cmd *cobra.Command, _ []string) error {
+			return show(a, cmd, func(c *client.Client) (contract.TenantList, error) {
+				return call.Do[contract.TenantList](c.ListTenants(cmd.Context()))
+			}, func(l contract.TenantList) {
+				t := newTable("NAME", "MAX PRIORITY", "CREATED")
+				for _, x := range l.Items {
+					t.row(x.Name, strconv.Itoa(x.MaxPriority), words.Clock(x.CreatedAt, nowInstant()))
+				}
+				t.write(cmd.OutOrStdout(), "No tenants. Make one: gpupool tenant create NAME")
+			})
+		},
+	}
+	create := &cobra.Command{
+		Use: "create NAME", Short: "Make a tenant", Args: exactly("NAME"),
+		RunE: func(cmd *cobra.Command, args []string) error {
+			return act(a, cmd, func(c *client.Client) (schema.Tenant, error) {
+				return call.Do[schema.Tenant](c.CreateTenant(cmd.Context(), contract.NewTenant{Name: args[0], MaxPriority: priority}))
+			}, func(t schema.Tenant) string { return "Tenant " + t.Name + " is made." })
+		},
+	}
+	set := &cobra.Command{
+		Use: "set NAME --max-priority N", Short: "Change a tenant", Args: exactly("NAME"),
+		RunE: func(cmd *cobra.Command, args []string) error {
+			return act(a, cmd, func(c *client.Client) (schema.Tenant, error) {
+				return call.Do[schema.Tenant](c.UpdateTenant(cmd.Context(), args[0], contract.TenantChange{MaxPriority: priority}))
+			}, func(t schema.Tenant) string {
+				return fmt.Sprintf("Jobs of tenant %s have priority %d at most.", t.Name, t.MaxPriority)
+			})
+		},
+	}
+	create.Flags().IntVar(&priority, "max-priority", 0, "its jobs' priority is capped to this")
+	set.Flags().IntVar(&priority, "max-priority", 0, "its jobs' priority is capped to this")
+	return group("tenant", "Tenants: who is billed", list, create, set)
+}
+
+func (a *app) project() *cobra.Command {
+	list := &cobra.Command{
+		Use: "list TENANT", Aliases: []string{"ls"}, Short: "List a tenant's projects", Args: exactly("TENANT"),
+		RunE: func(cmd *cobra.Command, args []string) error {
+			return show(a, cmd, func(c *client.Client) (contract.ProjectList, error) {
+				return call.Do[contract.ProjectList](c.ListProjects(cmd.Context(), args[0]))
+			}, func(l contract.ProjectList) {
+				t := newTable("TENANT", "NAME", "CREATED")
+				for _, x := range l.Items {
+					t.row(x.Tenant, x.Name, words.Clock(x.CreatedAt, nowInstant()))
+				}
+				t.write(cmd.OutOrStdout(), "No projects.")
+			})
+		},
+	}
+	create := &cobra.Command{
+		Use: "create TENANT NAME", Short: "Make a project", Args: exactly("TENANT", "NAME"),
+		RunE: func(cmd *cobra.Command, args []string) error {
+			return act(a, cmd, func(c *client.Client) (schema.Project, error) {
+				return call.Do[schema.Project](c.CreateProject(cmd.Context(), args[0], contract.NewProject{Name: args[1]}))
+			}, func(p schema.Project) string { return "Project " + p.Tenant + "/" + p.Name + " is made." })
+		},
+	}
+	return group("project", "Projects: a tenant's jobs, grouped", list, create)
+}
+
+func (a *app) quota() *cobra.Command {
+	var tenant, project, model string
+	var guaranteed, limit int64
+	list := &cobra.Command{
+		Use: "list", Aliases: []string{"ls"}, Short: "List quotas", Args: exactly(),
+		RunE: func(cmd *cobra.Command, _ []string) error {
+			return show(a, cmd, func(c *client.Client) (contract.QuotaList, error) {
+				return call.Do[contract.QuotaList](c.ListQuotas(cmd.Context(), &contract.ListQuotasParams{Tenant: opt(tenant)}))
+			}, func(l contract.QuotaList) {
+				t := newTable("TENANT", "PROJECT", "MODEL", "GUARANTEED", "LIMIT")
+				for _, q := range l.Items {
+					t.row(q.Tenant, q.Project, q.Model, strconv.Itoa(q.Guaranteed), limitWords(q.Limit))
+				}
+				t.write(cmd.OutOrStdout(), "No quotas: nothing is limited.")
+			})
+		},
+	}
+	set := &cobra.Command{
+		Use:   "set --tenant T [--project P] --model M --limit N",
+		Short: "Set how many accelerators of a model a tenant or project may hold at once", Args: exactly(),
+		RunE: func(cmd *cobra.Command, _ []string) error {
+			if !cmd.Flags().Changed("limit") {
+				return usageError{fmt.Errorf("needs --limit: how many accelerators at once; -1 = no limit")}
+			}
+			return act(a, cmd, func(c *client.Client) (schema.Quota, error) {
+				return call.Do[schema.Quota](c.SetQuota(cmd.Context(), contract.NewQuota{Tenant: tenant, Project: project, Model: model, Guaranteed: guaranteed, Limit: limit}))
+			}, func(q schema.Quota) string {
+				return fmt.Sprintf("%s: guaranteed %d, limit %s of %s.", owner(q), q.Guaranteed, limitWords(q.Limit), q.Model)
+			})
+		},
+	}
+	remove := &cobra.Command{
+		Use: "delete --tenant T [--project P] --model M", Short: "Remove a quota", Args: exactly(),
+		RunE: func(cmd *cobra.Command, _ []string) error {
+			return act(a, cmd, func(c *client.Client) (struct{}, error) {
+				return call.Do[struct{}](c.DeleteQuota(cmd.Context(), &contract.DeleteQuotaParams{Tenant: tenant, Project: opt(project), Model: model}))
+			}, func(struct{}) string { return "The quota is gone." })
+		},
+	}
+	list.Flags().StringVar(&tenant, "tenant", "", "only this tenant")
+	for _, c := range []*cobra.Command{set, remove} {
+		c.Flags().StringVar(&tenant, "tenant", "", "tenant (required)")
+		c.Flags().StringVar(&project, "project", "", "project; else the tenant as a whole")
+		c.Flags().StringVar(&model, "model", "", "accelerator model (required)")
+		required(c, "tenant", "model")
+	}
+	set.Flags().Int64Var(&guaranteed, "guaranteed", 0, "accelerators it can always have")
+	set.Flags().Int64Var(&limit, "limit", 0, "accelerators it may hold at once; -1 = no limit (required)")
+	return group("quota", "Quotas: accelerators guaranteed to and limited for tenants and projects", list, set, remove)
+}
+
+func owner(q schema.Quota) string {
+	if q.Project != "" {
+		return q.Tenant + "/" + q.Project
+	}
+	return q.Tenant
+}
+
+func limitWords(n int) string {
+	if n < 0 {
+		return "none"
+	}
+	return strconv.Itoa(n)
+}
+
+func count(n int) string {
+	if n == 0 {
+		return ""
+	}
+	return strconv.Itoa(n)
+}
+
+func (a *app) token() *cobra.Command {
+	var in contract.NewToken
+	var role string
+	var expires moment
+	list := &cobra.Command{
+		Use: "list", Aliases: []string{"ls"}, Short: "List tokens, without their secrets", Args: exactly(),
+		RunE: func(cmd *cobra.Command, _ []string) error {
+			return show(a, cmd, func(c *client.Client) (contract.TokenList, error) {
+				return call.Do[contract.TokenList](c.ListTokens(cmd.Context()))
+			}, func(l contract.TokenList) {
+				now := nowInstant()
+				t := newTable("ID", "NAME", "ROLE", "TENANT/PROJECT", "CREATED", "EXPIRES", "STATE")
+				for _, x := range l.Items {
+					state := "valid"
+					switch {
+					case !x.RevokedAt.IsZero():
+						state = "revoked"
+					case !x.ExpiresAt.IsZero() && x.ExpiresAt <= now:
+						state = "expired"
+					}
+					t.row(x.ID, x.Name, string(x.Role), scope(x), words.Clock(x.CreatedAt, now), words.Clock(x.ExpiresAt, now), state)
+				}
+				t.write(cmd.OutOrStdout(), "No tokens.")
+			})
+		},
+	}
+	create := &cobra.Command{
+		Use: "create NAME --role ROLE", Short: "Make a token; its secret is shown once", Args: exactly("NAME"),
+		Long: `Make an API token. Standard output is the secret alone, so that it can be sent to a file or a secret store; it is
+shown this once and kept by the pool only as a hash.`,
+		Example: `  gpupool token create ci --role tenant-member --tenant research --expires +90d > token.txt`,
+		RunE: func(cmd *cobra.Command, args []string) error {
+			in.Name, in.Role, in.ExpiresAt = args[0], schema.Role(role), expires.at
+			return act(a, cmd, func(c *client.Client) (contract.TokenSecret, error) {
+				return call.Do[contract.TokenSecret](c.CreateToken(cmd.Context(), in))
+			}, func(t contract.TokenSecret) string {
+				fmt.Fprintf(cmd.ErrOrStderr(), "Token %s (%s), role %s. The secret is not shown again:\n", t.Token.Name, t.Token.ID, t.Token.Role)
+				return t.Secret
+			})
+		},
+	}
+	f := create.Flags()
+	f.StringVar(&role, "role", "", join(schema.Roles)+" (required)")
+	f.StringVar(&in.Tenant, "tenant", "", "tenant; required for tenant roles, narrows a viewer")
+	f.StringVar(&in.Project, "project", "", "narrows a member to one project")
+	f.Var(&expires, "expires", "when it ends: a time, or +90d from now; without it never")
+	required(create, "role")
+	revoke := &cobra.Command{
+		Use: "revoke ID|NAME", Short: "Revoke a token; again is no error", Args: exactly("ID or NAME"),
+		RunE: func(cmd *cobra.Command, args []string) error {
+			return act(a, cmd, func(c *client.Client) (struct{}, error) {
+				return call.Do[struct{}](c.RevokeToken(cmd.Context(), args[0]))
+			}, func(struct{}) string { return args[0] + " is revoked." })
+		},
+	}
+	return group("token", "API tokens and their roles", list, create, revoke)
+}
+
+func scope(t schema.Token) string {
+	if t.Project != "" {
+		return t.Tenant + "/" + t.Project
+	}
+	return t.Tenant
+}
+
+// show reads a list and prints it: as the API's JSON, or as people is told to.
+func show[T any](a *app, cmd *cobra.Command, read func(*client.Client) (T, error), people func(T)) error {
+	c, err := a.connect()
+	if err != nil {
+		return err
+	}
+	v, err := read(c)
+	if err != nil {
+		return err
+	}
+	if a.json() {
+		return printJSON(cmd.OutOrStdout(), v)
+	}
+	people(v)
+	return nil
+}
+
+// act changes something and says so in one sentence, or as the API's JSON.
+func act[T any](a *app, cmd *cobra.Command, change func(*client.Client) (T, error), sentence func(T) string) error {
+	c, err := a.connect()
+	if err != nil {
+		return err
+	}
+	v, err := change(c)
+	if err != nil {
+		return err
+	}
+	if a.json() {
+		return printJSON(cmd.OutOrStdout(), v)
+	}
+	fmt.Fprintln(cmd.OutOrStdout(), words.Printable(sentence(v), false))
+	return nil
+}

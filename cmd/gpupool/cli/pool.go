@@ -1,0 +1,155 @@
+package cli
+
+import (
+	"fmt"
+	"io"
+	"slices"
+	"strconv"
+
+	"github.com/spf13/cobra"
+
+	"gpupool/api/call"
+	"gpupool/api/client"
+	"gpupool/api/contract"
+	"gpupool/api/words"
+	"gpupool/schema"
+)
+
+func (a *app) overview() *cobra.Command {
+	return &cobra.Command{
+		Use: "overview", Short: "Show the pool at one look: accelerators by model, servers by phase, what is stuck", Args: exactly(),
+		RunE: func(cmd *cobra.Command, _ []string) error {
+			c, err := a.connect()
+			if err != nil {
+				return err
+			}
+			o, err := call.Do[contract.Overview](c.GetOverview(cmd.Context()))
+			if err != nil {
+				return err
+			}
+			if a.json() {
+				return printJSON(cmd.OutOrStdout(), o)
+			}
+			w := cmd.OutOrStdout()
+			showOverview(w, o)
+			stuck, err := call.Do[contract.ServerList](c.ListServers(cmd.Context(), &contract.ListServersParams{Phase: opt(schema.PhaseOnboarding), Limit: opt(1000)}))
+			if schema.Is(err, schema.CodeForbidden) {
+				return nil
+			}
+			if err != nil {
+				return err
+			}
+			stuck.Items = slices.DeleteFunc(stuck.Items, func(s contract.Server) bool { return s.Failure == nil })
+			repairs, err := call.Do[contract.RepairList](c.ListRepairs(cmd.Context(), &contract.ListRepairsParams{Open: opt(true)}))
+			if err != nil && !schema.Is(err, schema.CodeForbidden) {
+				return err
+			}
+			if len(stuck.Items)+len(repairs.Items) > 0 {
+				fmt.Fprintln(w, "\nWaits for a person")
+			}
+			for _, s := range stuck.Items {
+				fmt.Fprintf(w, "  %s stopped at %s: %s\n    gpupool server show %s\n", s.Name, s.Failure.Step, words.Printable(s.Failure.Text, false), s.Name)
+			}
+			names := serverNames(cmd, c)
+			for _, r := range repairs.Items {
+				if r.State == schema.RepairWaiting {
+					fmt.Fprintf(w, "  %s at %s: %s, %s\n    gpupool repair show %s\n", names.of(r.Server), r.Location, words.Printable(r.Part, false), words.Printable(r.Cause, false), r.ID)
+				}
+			}
+			return nil
+		},
+	}
+}
+
+func showOverview(w io.Writer, o contract.Overview) {
+	t := newTable("MODEL", "INSTALLED", "ALLOCATED", "IDLE", "UNHEALTHY", "DRAINING", "REPAIRING")
+	for _, m := range o.Models {
+		t.row(m.Model, strconv.Itoa(m.Installed), strconv.Itoa(m.Allocated), strconv.Itoa(m.Idle), strconv.Itoa(m.Unhealthy), strconv.Itoa(m.Draining), strconv.Itoa(m.Repairing))
+	}
+	t.write(w, "No accelerators are installed yet.")
+	fmt.Fprintln(w)
+	t = newTable("SERVERS", "COUNT")
+	for _, p := range []schema.Phase{schema.PhaseAvailable, schema.PhaseOnboarding, schema.PhaseDraining, schema.PhaseRepairing, schema.PhaseEnrolled, schema.PhaseRetiring, schema.PhaseRetired} {
+		if n := o.Servers[string(p)]; n > 0 {
+			t.row(string(p), strconv.Itoa(n))
+		}
+	}
+	t.write(w, "No servers.")
+	fmt.Fprintln(w)
+	t = newTable("WAITING JOBS", "COUNT")
+	for _, c := range schema.ReasonCodes {
+		if n := o.Queue[string(c)]; n > 0 {
+			t.row(string(c), strconv.Itoa(n))
+		}
+	}
+	t.write(w, "No job waits.")
+}
+
+func (a *app) accelerator() *cobra.Command {
+	var p contract.ListAcceleratorsParams
+	var server, model, health string
+	list := &cobra.Command{
+		Use: "list", Aliases: []string{"ls"}, Short: "List accelerators with their health", Args: exactly(),
+		RunE: func(cmd *cobra.Command, _ []string) error {
+			c, err := a.connect()
+			if err != nil {
+				return err
+			}
+			p.Server, p.Model, p.Health = opt(server), opt(model), opt(schema.Health(health))
+			all, err := pages(0, func(after string, n int) ([]schema.Accelerator, string, error) {
+				p.After, p.Limit = opt(after), &n
+				l, err := call.Do[contract.AcceleratorList](c.ListAccelerators(cmd.Context(), &p))
+				return l.Items, l.Next, err
+			})
+			if err != nil {
+				return err
+			}
+			if a.json() {
+				return printJSON(cmd.OutOrStdout(), contract.AcceleratorList{Items: all})
+			}
+			acceleratorTable(all, true, serverNames(cmd, c)).write(cmd.OutOrStdout(), "No accelerators.")
+			return nil
+		},
+	}
+	f := list.Flags()
+	f.StringVar(&server, "server", "", "only of this server")
+	f.StringVar(&model, "model", "", "only this model")
+	f.StringVar(&health, "health", "", "only this health: "+join(schema.Healths.States()))
+	return group("accelerator", "See every accelerator of the pool", list)
+}
+
+func acceleratorTable(list []schema.Accelerator, withServer bool, names names) *table {
+	head := []string{"SLOT", "MODEL", "SERIAL", "PCI", "MEMORY", "HEALTH", "WHY"}
+	if withServer {
+		head = append([]string{"SERVER"}, head...)
+	}
+	t := newTable(head...)
+	for _, x := range list {
+		row := []string{x.Slot, x.Model, x.Serial, x.PCI, words.Bytes(x.MemoryBytes), string(x.Health), x.HealthWhy}
+		if withServer {
+			row = append([]string{names.of(x.Server)}, row...)
+		}
+		t.row(row...)
+	}
+	return t
+}
+
+// names turns server ids into names, where the caller may read them.
+type names map[string]string
+
+func (n names) of(id string) string {
+	if s := n[id]; s != "" {
+		return s
+	}
+	return id
+}
+
+// serverNames reads all names at once; a caller who may not list servers goes on with ids.
+func serverNames(cmd *cobra.Command, c *client.Client) names {
+	n := names{}
+	all, _ := listServers(cmd.Context(), c, "")
+	for _, s := range all {
+		n[s.Id] = s.Name
+	}
+	return n
+}

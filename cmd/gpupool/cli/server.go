@@ -1,0 +1,407 @@
+package cli
+
+import (
+	"bytes"
+	"fmt"
+	"io"
+	"os"
+	"path/filepath"
+	"strconv"
+	"strings"
+
+	"github.com/spf13/cobra"
+
+	"gpupool/api/call"
+	"gpupool/api/client"
+	"gpupool/api/contract"
+	"gpupool/api/words"
+	"gpupool/schema"
+)
+
+func (a *app) server() *cobra.Command {
+	return group("server", "Enrol servers, onboard them, keep jobs off them",
+		a.serverEnroll(), a.serverList(), a.serverShow(), a.serverOnboard(), a.serverWatch(),
+		a.serverRetry(), a.serverSkip(), a.serverAbort(),
+		a.serverCordon(), a.serverUncordon(), a.serverDrain(), a.serverUndrain(),
+		a.serverFlag("protect", "Refuse every destructive step on a server", true),
+		a.serverFlag("unprotect", "Allow destructive steps on a server again", false))
+}
+
+func (a *app) serverEnroll() *cobra.Command {
+	var in contract.NewServer
+	var file, passwordFile string
+	var memory size
+	cmd := &cobra.Command{
+		Use:   "enroll NAME --bmc URL --bmc-user USER ... | enroll -f FILE",
+		Short: "Make servers known, one by flags or many from a file",
+		Long: `Make servers known to the pool. Nothing on a server changes until it is onboarded.
+
+A file is YAML or JSON (servers: and a list) or CSV (a header line), told by its ending; - is standard input, as YAML.
+It is checked whole first: either all its servers are enrolled or none.
+
+The BMC's password comes from --bmc-password-file, from GPUPOOL_BMC_PASSWORD, or is asked for.`,
+		Example: `  gpupool server enroll -f rack12.yaml
+  gpupool server enroll r12s03 --region eu --site ams1 --rack r12 --serial J1X2Y3 --mac 0c:42:a1:00:00:01 \
+      --bmc https://10.0.12.3 --bmc-user gpupool --model nvidia-h100-80gb --accelerators 8`,
+		RunE: func(cmd *cobra.Command, args []string) error {
+			if (file == "") == (len(args) == 0) || len(args) > 1 {
+				return usageError{fmt.Errorf("takes either one NAME, or -f FILE")}
+			}
+			c, err := a.connect()
+			if err != nil {
+				return err
+			}
+			var got contract.ServerList
+			if file != "" {
+				got, err = enrollFile(cmd, c, file)
+			} else {
+				in.Name, in.MemoryBytes = args[0], memory.bytes
+				if in.BmcPassword, err = bmcPassword(cmd, passwordFile); err != nil {
+					return err
+				}
+				var one contract.Server
+				one, err = call.Do[contract.Server](c.EnrollServer(cmd.Context(), in))
+				got.Items = []contract.Server{one}
+			}
+			if err != nil {
+				return err
+			}
+			if a.json() {
+				return printJSON(cmd.OutOrStdout(), got)
+			}
+			names := make([]string, len(got.Items))
+			for i, s := range got.Items {
+				names[i] = s.Name
+			}
+			fmt.Fprintf(cmd.OutOrStdout(), "Enrolled %s: %s\n", words.Count(len(names), "server"), words.Printable(strings.Join(names, " "), false))
+			fmt.Fprintln(cmd.ErrOrStderr(), "Next: gpupool server onboard "+onboardHint(names))
+			return nil
+		},
+	}
+	f := cmd.Flags()
+	f.StringVarP(&file, "file", "f", "", "YAML, JSON or CSV file with servers; - for standard input")
+	f.StringVar(&in.Region, "region", "", "region")
+	f.StringVar(&in.Site, "site", "", "site: one provisioning network")
+	f.StringVar(&in.Rack, "rack", "", "rack")
+	f.IntVar(&in.Unit, "unit", 0, "rack unit")
+	f.StringVar(&in.Serial, "serial", "", "chassis serial as ordered")
+	f.StringSliceVar(&in.Macs, "mac", nil, "MAC address of a network port; several are allowed")
+	f.StringVar(&in.Arch, "arch", "", "x86_64 or arm64")
+	f.StringVar(&in.BmcAddress, "bmc", "", "the BMC's address, https://host[:port]")
+	f.StringVar(&in.BmcProtocol, "bmc-protocol", "", "redfish or ipmi")
+	f.StringVar(&in.BmcUsername, "bmc-user", "", "the BMC's user")
+	f.StringVar(&passwordFile, "bmc-password-file", "", "file whose first line is the BMC's password")
+	f.StringVar(&in.Model, "model", "", "accelerator model ordered, such as nvidia-h100-80gb")
+	f.IntVar(&in.Accelerators, "accelerators", 0, "how many accelerators were ordered")
+	f.IntVar(&in.Cpus, "cpus", 0, "CPU cores")
+	f.Var(&memory, "memory", "memory, such as 2TiB")
+	f.StringVar(&in.Profile, "install-profile", "", "install profile")
+	f.StringVar(&in.Backend, "backend", "", "node, slurm or kubernetes")
+	f.StringVar(&in.NvlinkDomain, "nvlink-domain", "", "NVLink domain that the server belongs to")
+	return cmd
+}
+
+func onboardHint(names []string) string {
+	if len(names) > 4 {
+		return "--all"
+	}
+	return strings.Join(names, " ")
+}
+
+func enrollFile(cmd *cobra.Command, c *client.Client, file string) (contract.ServerList, error) {
+	kind := "application/yaml"
+	switch strings.ToLower(filepath.Ext(file)) {
+	case ".csv":
+		kind = "text/csv"
+	case ".json":
+		kind = "application/json"
+	}
+	var body []byte
+	var err error
+	if file == "-" {
+		body, err = io.ReadAll(cmd.InOrStdin())
+	} else {
+		body, err = os.ReadFile(file)
+	}
+	if err != nil {
+		return contract.ServerList{}, &schema.Error{Code: schema.CodeInvalid, Field: "file", Message: err.Error(), Hint: "a readable YAML, JSON or CSV file"}
+	}
+	return call.Do[contract.ServerList](c.EnrollServersWithBody(cmd.Context(), kind, bytes.NewReader(body)))
+}
+
+func bmcPassword(cmd *cobra.Command, file string) (string, error) {
+	if file != "" {
+		b, err := os.ReadFile(file)
+		if err != nil {
+			return "", &schema.Error{Code: schema.CodeInvalid, Field: "bmc-password-file", Message: err.Error()}
+		}
+		line, _, _ := strings.Cut(string(b), "\n")
+		return strings.TrimRight(line, "\r"), nil
+	}
+	if p := os.Getenv("GPUPOOL_BMC_PASSWORD"); p != "" {
+		return p, nil
+	}
+	return secret(cmd, "BMC password")
+}
+
+func (a *app) serverList() *cobra.Command {
+	var p contract.ListServersParams
+	var region, site, rack, phase, model string
+	var limit int
+	cmd := &cobra.Command{
+		Use: "list", Aliases: []string{"ls"}, Short: "List servers with their phase and what they wait for", Args: exactly(),
+		RunE: func(cmd *cobra.Command, _ []string) error {
+			c, err := a.connect()
+			if err != nil {
+				return err
+			}
+			p.Region, p.Site, p.Rack, p.Model = opt(region), opt(site), opt(rack), opt(model)
+			p.Phase = opt(schema.Phase(phase))
+			all, err := pages(limit, func(after string, n int) ([]contract.Server, string, error) {
+				p.After, p.Limit = opt(after), &n
+				l, err := call.Do[contract.ServerList](c.ListServers(cmd.Context(), &p))
+				return l.Items, l.Next, err
+			})
+			if err != nil {
+				return err
+			}
+			if a.json() {
+				return printJSON(cmd.OutOrStdout(), contract.ServerList{Items: all})
+			}
+			cordons, err := call.Do[contract.CordonList](c.ListCordons(cmd.Context(), &contract.ListCordonsParams{}))
+			if err != nil && !schema.Is(err, schema.CodeForbidden) {
+				return err
+			}
+			off := map[string]string{}
+			for _, cd := range cordons.Items {
+				off[cd.Server] = strings.TrimPrefix(off[cd.Server]+", "+string(cd.Owner), ", ")
+			}
+			t := newTable("NAME", "PHASE", "STEP", "ACCELERATORS", "RACK", "CORDONED BY", "NEEDS")
+			for _, s := range all {
+				t.row(s.Name, phaseCell(s), stepCell(s), fmt.Sprintf("%d x %s", s.Accelerators, s.Model), strings.Trim(s.Site+"/"+s.Rack, "/"), off[s.Id], remedyCell(s))
+			}
+			t.write(cmd.OutOrStdout(), "No servers. Enrol some: gpupool server enroll --help")
+			return nil
+		},
+	}
+	f := cmd.Flags()
+	f.StringVar(&region, "region", "", "only this region")
+	f.StringVar(&site, "site", "", "only this site")
+	f.StringVar(&rack, "rack", "", "only this rack")
+	f.StringVar(&phase, "phase", "", "only this phase: "+join(schema.Phases.States()))
+	f.StringVar(&model, "model", "", "only this accelerator model")
+	f.IntVar(&limit, "limit", 0, "at most this many; 0 = all")
+	return cmd
+}
+
+func phaseCell(s contract.Server) string {
+	if s.Protected {
+		return string(s.Phase) + " (protected)"
+	}
+	return string(s.Phase)
+}
+
+func stepCell(s contract.Server) string {
+	if s.Phase != schema.PhaseOnboarding {
+		return ""
+	}
+	if s.Failure != nil {
+		return string(s.Step) + " failed"
+	}
+	return string(s.Step)
+}
+
+func remedyCell(s contract.Server) string {
+	switch {
+	case s.Failure != nil && s.Failure.Retryable:
+		return "a person: retry, skip or abort"
+	case s.Failure != nil:
+		return "a person: see server show " + s.Name
+	}
+	return ""
+}
+
+func (a *app) serverShow() *cobra.Command {
+	return &cobra.Command{
+		Use: "show NAME", Short: "Show a server: phase, steps, cordons, accelerators, faults", Args: exactly("NAME"),
+		RunE: func(cmd *cobra.Command, args []string) error {
+			c, err := a.connect()
+			if err != nil {
+				return err
+			}
+			ctx, w := cmd.Context(), cmd.OutOrStdout()
+			s, err := call.Do[contract.Server](c.GetServer(ctx, args[0], &contract.GetServerParams{}))
+			if err != nil {
+				return err
+			}
+			if a.json() {
+				return printJSON(w, s)
+			}
+			steps, err := call.Do[contract.StepList](c.ListSteps(ctx, s.Id, &contract.ListStepsParams{}))
+			if err != nil {
+				return err
+			}
+			acc, err := call.Do[contract.AcceleratorList](c.ListAccelerators(ctx, &contract.ListAcceleratorsParams{Server: &s.Id}))
+			if err != nil {
+				return err
+			}
+			cordons, err := call.Do[contract.CordonList](c.ListCordons(ctx, &contract.ListCordonsParams{Server: &s.Id}))
+			if err != nil && !schema.Is(err, schema.CodeForbidden) {
+				return err
+			}
+			faults, err := call.Do[contract.FaultList](c.ListFaults(ctx, &contract.ListFaultsParams{Server: &s.Id}))
+			if err != nil && !schema.Is(err, schema.CodeForbidden) {
+				return err
+			}
+			showServer(w, s, steps, acc.Items, cordons.Items, faults.Items)
+			return nil
+		},
+	}
+}
+
+func showServer(w io.Writer, s contract.Server, steps contract.StepList, acc []schema.Accelerator, cordons []schema.Cordon, faults []schema.Fault) {
+	now := nowInstant()
+	f := fields{w}
+	f.put("Name", s.Name+"  ("+s.Id+")")
+	f.put("Phase", phaseCell(s)+": "+words.Phase(s.Phase))
+	if s.Failure != nil {
+		f.put("Stopped", fmt.Sprintf("%s: %s (%s)", s.Failure.Step, s.Failure.Text, s.Failure.Code))
+		f.put("What to do", remedy(s))
+	}
+	f.put("Place", strings.Trim(strings.Join([]string{s.Region, s.Site, s.Rack}, " / "), " /")+unit(s.Unit))
+	f.put("Hardware", strings.TrimSpace(s.Manufacturer+" "+s.Product))
+	f.put("Serial", s.Serial)
+	f.put("Ordered", fmt.Sprintf("%d x %s", s.Accelerators, s.Model))
+	f.put("BMC", s.BmcAddress+" ("+s.BmcProtocol+")")
+	f.put("MACs", strings.Join(s.Macs, " "))
+	f.put("Backend", s.Backend)
+	f.put("Agent seen", words.Ago(s.AgentSeen, now))
+	for _, c := range cordons {
+		what := "the server"
+		if c.Accelerator != "" {
+			what = c.Accelerator
+		}
+		f.put("Cordon", fmt.Sprintf("%s, by %s (%s) %s: %s", what, c.By, c.Owner, words.Ago(c.At, now), c.Reason))
+	}
+	if len(steps.Items) > 0 {
+		fmt.Fprintf(w, "\nOnboarding, attempt %d\n", steps.Attempt)
+		for _, l := range stepLines(steps.Items, now) {
+			fmt.Fprintln(w, l.text())
+		}
+	}
+	if len(acc) > 0 {
+		fmt.Fprintln(w)
+		acceleratorTable(acc, false, nil).write(w, "")
+	}
+	if len(faults) > 0 {
+		fmt.Fprintln(w)
+		t := newTable("FAULT", "SEVERITY", "DEVICE", "WHEN", "VERDICT", "TEXT")
+		for _, x := range faults {
+			t.row(strings.TrimSpace(x.Kind+" "+x.Code), string(x.Severity), x.Accelerator, words.Ago(x.At, now), x.Verdict, x.Text)
+		}
+		t.write(w, "")
+	}
+}
+
+func unit(u int) string {
+	if u == 0 {
+		return ""
+	}
+	return " / U" + strconv.Itoa(u)
+}
+
+// remedy is what can be done about a stopped server, as commands.
+func remedy(s contract.Server) string {
+	var out []string
+	if s.Failure.Retryable {
+		out = append(out, "gpupool server retry "+s.Name)
+	}
+	return strings.Join(append(out, "gpupool server skip "+s.Name+" "+string(s.Failure.Step)+" --reason TEXT", "gpupool server abort "+s.Name), "\n")
+}
+
+func (a *app) serverCordon() *cobra.Command {
+	var in contract.NewCordon
+	cmd := &cobra.Command{
+		Use: "cordon NAME --reason TEXT", Short: "Keep new jobs off a server or one accelerator; running jobs go on", Args: exactly("NAME"),
+		RunE: func(cmd *cobra.Command, args []string) error {
+			c, err := a.connect()
+			if err != nil {
+				return err
+			}
+			got, err := call.Do[contract.Cordon](c.CordonServer(cmd.Context(), args[0], in))
+			if err != nil {
+				return err
+			}
+			return a.said(cmd, got, "%s takes no new jobs.", args[0])
+		},
+	}
+	cmd.Flags().StringVar(&in.Accelerator, "accelerator", "", "only this accelerator, by id or serial")
+	cmd.Flags().StringVar(&in.Reason, "reason", "", "why; shown to everyone who looks (required)")
+	required(cmd, "reason")
+	return cmd
+}
+
+func (a *app) serverUncordon() *cobra.Command {
+	var in contract.Uncordon
+	cmd := &cobra.Command{
+		Use: "uncordon NAME", Short: "Lift the operator's cordon; cordons of other owners stay", Args: exactly("NAME"),
+		RunE: func(cmd *cobra.Command, args []string) error {
+			c, err := a.connect()
+			if err != nil {
+				return err
+			}
+			got, err := call.Do[contract.Server](c.UncordonServer(cmd.Context(), args[0], in))
+			if err != nil {
+				return err
+			}
+			left, err := call.Do[contract.CordonList](c.ListCordons(cmd.Context(), &contract.ListCordonsParams{Server: &got.Id}))
+			if err != nil {
+				return err
+			}
+			if n := len(left.Items); n > 0 {
+				return a.said(cmd, got, "The operator's cordon of %s is lifted; %s left: %s (%s).", args[0], words.Count(n, "cordon"), left.Items[0].Reason, left.Items[0].Owner)
+			}
+			return a.said(cmd, got, "%s may take jobs again.", args[0])
+		},
+	}
+	cmd.Flags().StringVar(&in.Accelerator, "accelerator", "", "only this accelerator's cordon, by id or serial")
+	return cmd
+}
+
+func (a *app) serverUndrain() *cobra.Command {
+	return &cobra.Command{
+		Use: "undrain NAME", Short: "Bring a draining server back into the pool", Args: exactly("NAME"),
+		RunE: func(cmd *cobra.Command, args []string) error {
+			c, err := a.connect()
+			if err != nil {
+				return err
+			}
+			got, err := call.Do[contract.Server](c.UndrainServer(cmd.Context(), args[0]))
+			if err != nil {
+				return err
+			}
+			return a.said(cmd, got, "%s is %s.", got.Name, got.Phase)
+		},
+	}
+}
+
+func (a *app) serverFlag(verb, short string, on bool) *cobra.Command {
+	return &cobra.Command{
+		Use: verb + " NAME", Short: short, Args: exactly("NAME"),
+		RunE: func(cmd *cobra.Command, args []string) error {
+			c, err := a.connect()
+			if err != nil {
+				return err
+			}
+			set, said := c.ProtectServer, "%s is protected: nothing will wipe, reinstall or power it off."
+			if !on {
+				set, said = c.UnprotectServer, "%s is no longer protected."
+			}
+			got, err := call.Do[contract.Server](set(cmd.Context(), args[0]))
+			if err != nil {
+				return err
+			}
+			return a.said(cmd, got, said, got.Name)
+		},
+	}
+}
