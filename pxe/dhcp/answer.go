@@ -6,6 +6,7 @@ import (
 	"errors"
 	"fmt"
 	"net/netip"
+	"slices"
 	"time"
 
 	"github.com/insomniacslk/dhcp/dhcpv4"
@@ -65,6 +66,9 @@ func (s *Server) answer(ctx context.Context, p *Packet, a Arrival) (Reply, bool)
 	if c.subnet, found = s.subnetOf(p, a); !found && (s.cfg.Mode != ModeProxy || p.GIAddr.IsValid()) {
 		c.unknownNetwork()
 		return Reply{}, false
+	}
+	if s.cfg.UserClass != "" && slices.Contains(p.Client.UserOf, s.cfg.UserClass) {
+		p.Client.Firmware = IPXE // an own build, whatever else it lacks
 	}
 	c.boot = s.cfg.instruct(p.Client, p.MAC, m.SecureBoot)
 	if a.PXEPort {
@@ -308,7 +312,11 @@ func (c *call) nak(why string) (Reply, bool) {
 	return d.reply(c.p, c.a), true
 }
 
-// decline quarantines an address, if the machine really was about to use it: anyone can send a DECLINE.
+// declineWithin is how long after its ACK a client may find that its address is in use: it looks before it uses it.
+const declineWithin = 2 * time.Minute
+
+// decline quarantines an address, if the machine really was about to use it. Anyone can send a DECLINE in another's
+// name, so one for an address that has been in use for a while is not believed.
 func (c *call) decline() {
 	ip := c.p.Requested
 	offered, ok := c.book.Offered(c.pool, c.p.MAC)
@@ -318,8 +326,8 @@ func (c *call) decline() {
 		c.broken(err)
 	case !c.mine():
 		c.note(boot.KindDecline, "not sent to this server: ignored")
-	case !(ok && offered == ip) && !(had && row.IP == ip.String()):
-		c.note(boot.KindDecline, "declines "+text(ip)+", which it was not given: ignored")
+	case !(ok && offered == ip) && !(had && row.IP == ip.String() && c.now().Sub(row.BoundAt.Time()) < declineWithin):
+		c.note(boot.KindDecline, "declines "+text(ip)+", which it was not given just now: ignored")
 	default:
 		if err := c.book.Decline(c.ctx, c.pool, c.p.MAC, ip); err != nil {
 			c.broken(err)

@@ -83,11 +83,7 @@ type Instruction struct {
 
 // instruct decides what c boots. A program that is already iPXE always gets the script, never a binary again.
 func (c Config) instruct(cl Client, mac string, secure bool) Instruction {
-	own := false
-	for _, u := range cl.UserOf {
-		own = own || c.UserClass != "" && u == c.UserClass
-	}
-	if cl.Firmware == IPXE || own {
+	if cl.Firmware == IPXE {
 		return Instruction{File: c.ScriptURL(mac)}
 	}
 	if cl.Firmware == OS {

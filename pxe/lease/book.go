@@ -149,8 +149,13 @@ const probesPerOffer = 3
 // what it asks for, else a free one. wanted is the zero Addr where it asks for none.
 func (b *Book) Offer(ctx context.Context, p Pool, mac string, wanted netip.Addr) (netip.Addr, error) {
 	k := macKey{p.Subnet, mac}
-	if ip, ok := b.Offered(p, mac); ok && p.Contains(ip) && b.hold(k, ip) {
-		return ip, nil
+	if ip, ok := b.Offered(p, mac); ok && p.Contains(ip) {
+		// Offers are this process's own; another one may have given the address away since.
+		if free, err := b.free(ctx, ip, mac); err != nil {
+			return netip.Addr{}, err
+		} else if free && b.hold(k, ip) {
+			return ip, nil
+		}
 	}
 	row, ok, err := b.store.ByMAC(ctx, p.Subnet, mac)
 	if err != nil {
