@@ -33,11 +33,18 @@ type Victim struct {
 	Cause   string
 }
 
+// Expiry is a job that waited longer than it wanted to.
+type Expiry struct {
+	Job   string
+	Cause string
+}
+
 // Cycle is what one cycle of the allocator decided.
 type Cycle struct {
 	Number  int64
 	Starts  []Start
 	Victims []Victim
+	Expired []Expiry
 	Reasons map[string]schema.ReasonDoc // job -> why it waits; only those that changed
 }
 
@@ -86,6 +93,18 @@ func (s *Store) CommitCycle(ctx context.Context, region string, epoch int64, c C
 				continue // it has ended by itself
 			}
 			if err := tx.requestStop(&j, schema.AttemptPreempted, "allocator", v.Cause); err != nil {
+				return err
+			}
+		}
+		for _, e := range c.Expired {
+			j, err := tx.job(e.Job)
+			if err != nil {
+				return err
+			}
+			if j.State != schema.JobQueued {
+				continue
+			}
+			if err := tx.requestStop(&j, schema.AttemptTimeout, "allocator", e.Cause); err != nil {
 				return err
 			}
 		}

@@ -553,7 +553,9 @@ type JobStop struct {
 type AttemptStatus struct {
 	Job     schema.Job
 	Attempt schema.Attempt
-	Open    int      // nodes' parts that have not ended
+	Tasks   int      // nodes' parts
+	Open    int      // those that have not ended
+	OpenOn  []string // their servers
 	Unsure  []string // servers where a part has ended without proof that no process is left
 }
 
@@ -568,9 +570,11 @@ func (s *Store) AttemptStatus(ctx context.Context, job string, attempt int) (Att
 		return st, err
 	}
 	tasks, err := s.JobTasks(ctx, job, attempt)
+	st.Tasks = len(tasks)
 	for _, t := range tasks {
 		if !t.State.Ended() {
 			st.Open++
+			st.OpenOn = append(st.OpenOn, t.Server)
 		} else if !t.NoneLeft {
 			st.Unsure = append(st.Unsure, t.Server)
 		}

@@ -1,0 +1,220 @@
+package allocator
+
+import (
+	"context"
+	"encoding/json"
+	"fmt"
+	"time"
+
+	"gpupool/activities/allocator/engine"
+	"gpupool/schema"
+	"gpupool/schema/store"
+)
+
+// live is one region's pool in memory. It is owned by the goroutine that runs the activity.
+type live struct {
+	db      *store.Store
+	region  string
+	epoch   int64
+	at      int64 // events applied so far
+	number  int64 // of the last cycle
+	pool    *engine.State
+	servers int
+	queued  int
+}
+
+// load takes the epoch first, so that no earlier holder can commit after the read.
+func load(ctx context.Context, db *store.Store, region, holder string, policy engine.Config) (*live, error) {
+	epoch, err := db.TakeEpoch(ctx, region, holder)
+	if err != nil {
+		return nil, fmt.Errorf("taking the epoch of region %s: %w", region, err)
+	}
+	l := &live{db: db, region: region, epoch: epoch, pool: engine.New(policy)}
+	if l.at, err = db.Head(ctx); err != nil {
+		return nil, err
+	}
+	if err := l.policy(ctx); err != nil {
+		return nil, err
+	}
+	ids, err := db.RegionServers(ctx, region)
+	if err != nil {
+		return nil, err
+	}
+	l.servers = len(ids)
+	if err := l.setServers(ctx, ids); err != nil {
+		return nil, err
+	}
+	held, err := db.LiveAttempts(ctx, region)
+	if err != nil {
+		return nil, err
+	}
+	for _, h := range held {
+		l.pool.SetAllocation(allocation(h))
+	}
+	jobs, err := db.QueuedJobs(ctx, region, nil)
+	if err != nil {
+		return nil, err
+	}
+	l.queued = len(jobs)
+	for _, j := range jobs {
+		l.pool.SetJob(waiting(j))
+	}
+	return l, nil
+}
+
+// catchUp applies what has happened since: it reads again whatever an event names, in bulk.
+func (l *live) catchUp(ctx context.Context) (changed bool, err error) {
+	for {
+		events, next, err := l.db.Events(ctx, l.at, 2000, store.EventFilter{})
+		if err != nil {
+			return changed, err
+		}
+		servers, jobs, policy := map[string]bool{}, map[string]bool{}, false
+		for _, e := range events {
+			switch e.Kind {
+			case schema.EventServerEnrolled, schema.EventServerPhase, schema.EventServerCordoned, schema.EventServerUncordoned,
+				schema.EventAcceleratorSeen, schema.EventAcceleratorHealth, schema.EventAcceleratorGone:
+				servers[e.Server] = true
+			case schema.EventPolicyChanged:
+				policy = true
+			case schema.EventJobSubmitted, schema.EventJobState, schema.EventJobHeld, schema.EventJobUnheld, schema.EventJobLimit:
+				jobs[e.Job] = true
+			case schema.EventJobReleased:
+				jobs[e.Job] = true
+				var d struct {
+					Attempt int `json:"attempt"`
+				}
+				if err := json.Unmarshal(e.Data, &d); err != nil {
+					return changed, fmt.Errorf("event %d: %w", e.Seq, err)
+				}
+				l.pool.Release(e.Job, d.Attempt, e.At.Time())
+			default:
+				continue
+			}
+			changed = true
+		}
+		if policy {
+			if err := l.policy(ctx); err != nil {
+				return changed, err
+			}
+		}
+		if err := l.setServers(ctx, keys(servers)); err != nil {
+			return changed, err
+		}
+		if err := l.setJobs(ctx, keys(jobs)); err != nil {
+			return changed, err
+		}
+		l.at = next
+		if len(events) < 2000 {
+			return changed, nil
+		}
+	}
+}
+
+func keys(m map[string]bool) []string {
+	out := make([]string, 0, len(m))
+	for k := range m {
+		out = append(out, k)
+	}
+	return out
+}
+
+// policy reads specs, tenants and quotas: they are few, so all are read.
+func (l *live) policy(ctx context.Context) error {
+	specs, quotas, err := l.db.Policy(ctx)
+	if err != nil {
+		return err
+	}
+	for _, s := range specs {
+		l.pool.SetSpec(engine.Spec{Name: s.Name, Model: s.Model, Accelerators: s.Accelerators, CPU: int64(s.CPUs), MemoryBytes: s.MemoryBytes, RetiredAt: s.RetiredAt.Time()})
+	}
+	for _, q := range quotas {
+		l.pool.SetQuota(engine.Quota{Tenant: q.Tenant, Project: q.Project, Model: q.Model, Guaranteed: int64(q.Guaranteed), Limit: int64(q.Limit)})
+	}
+	return nil
+}
+
+func (l *live) setServers(ctx context.Context, ids []string) error {
+	nodes, err := l.db.Nodes(ctx, ids)
+	if err != nil {
+		return err
+	}
+	for _, n := range nodes {
+		if n.Server.Region != l.region {
+			continue
+		}
+		if n.Server.Phase == schema.PhaseRetired {
+			l.pool.RemoveServer(n.Server.ID)
+			continue
+		}
+		l.pool.SetServer(server(n))
+	}
+	return nil
+}
+
+// setJobs brings the queue in line with what the database says of these jobs now.
+func (l *live) setJobs(ctx context.Context, ids []string) error {
+	if len(ids) == 0 {
+		return nil
+	}
+	queued, err := l.db.QueuedJobs(ctx, l.region, ids)
+	if err != nil {
+		return err
+	}
+	is := make(map[string]bool, len(queued))
+	for _, j := range queued {
+		is[j.ID] = true
+		l.pool.SetJob(waiting(j))
+	}
+	for _, id := range ids {
+		if !is[id] {
+			l.pool.RemoveJob(id)
+		}
+	}
+	return nil
+}
+
+func server(n store.Node) engine.Server {
+	v := n.Server
+	s := engine.Server{ID: v.ID, Region: v.Region, Site: v.Site, Rack: v.Rack, NVLinkDomain: v.NVLinkDomain, CPU: int64(v.CPUs), MemoryBytes: v.MemoryBytes, Schedulable: true}
+	if v.Phase != schema.PhaseAvailable {
+		s.Schedulable, s.WhyNot = false, string(v.Phase)
+	}
+	cordoned := map[string]string{}
+	for _, c := range n.Cordons {
+		if c.Accelerator != "" {
+			cordoned[c.Accelerator] = c.Reason
+			continue
+		}
+		s.Schedulable, s.WhyNot = false, "cordoned: "+c.Reason
+	}
+	for _, a := range n.Accelerators {
+		e := engine.Accelerator{ID: a.ID, Model: a.Model, Index: a.Index, Schedulable: a.Health == schema.HealthHealthy, WhyNot: a.HealthWhy}
+		if why, ok := cordoned[a.ID]; ok {
+			e.Schedulable, e.WhyNot = false, "cordoned: "+why
+		}
+		s.Accelerators = append(s.Accelerators, e)
+	}
+	return s
+}
+
+func waiting(j schema.Job) engine.Job {
+	e := engine.Job{ID: j.ID, Tenant: j.Tenant, Project: j.Project, Spec: j.Spec, Nodes: j.Nodes, Priority: j.Priority, Seq: j.Seq, Submitted: j.SubmittedAt.Time(), Attempt: j.Attempt + 1,
+		Preemptible: j.Preemptible, TimeLimit: j.Limit(), NotBefore: j.NotBefore.Time(), MaxQueue: time.Duration(j.MaxQueue) * time.Millisecond, Same: engine.Level(j.Same), SameRequired: j.SameRequired, Region: j.Region}
+	if j.Held {
+		e.Held = &engine.Hold{By: "user", Why: "asked for", Note: j.HeldBy}
+	}
+	return e
+}
+
+func allocation(h store.LiveAttempt) engine.Allocation {
+	a := engine.Allocation{Job: h.Job.ID, Attempt: h.Attempt.Attempt, Tenant: h.Job.Tenant, Project: h.Job.Project, Spec: h.Job.Spec, Priority: h.Job.Priority, Preemptible: h.Job.Preemptible,
+		Started: h.Attempt.AllocatedAt.Time(), TimeLimit: h.Job.Limit()}
+	if h.Attempt.StopWhy == schema.AttemptPreempted {
+		a.GraceUntil = h.Attempt.StoppingAt.Add(time.Duration(h.Job.Grace) * time.Millisecond).Time()
+	}
+	for _, p := range h.Places {
+		a.Places = append(a.Places, engine.Place{Server: p.Server, Accelerators: p.Accelerators})
+	}
+	return a
+}

@@ -1,0 +1,150 @@
+package store
+
+import (
+	"context"
+
+	"gorm.io/gorm"
+
+	"gpupool/schema"
+)
+
+// Node is a server as the allocator sees it.
+type Node struct {
+	Server       schema.Server
+	Cordons      []schema.Cordon
+	Accelerators []schema.Accelerator
+}
+
+// inParts runs f over ids in pieces that both databases take as parameters.
+func inParts(ids []string, f func(part []string) error) error {
+	for len(ids) > 0 {
+		n := min(len(ids), 500)
+		if err := f(ids[:n]); err != nil {
+			return err
+		}
+		ids = ids[n:]
+	}
+	return nil
+}
+
+// RegionServers are the ids of a region's servers.
+func (s *Store) RegionServers(ctx context.Context, region string) ([]string, error) {
+	var ids []string
+	return ids, s.read(ctx).Raw("SELECT id FROM servers WHERE region = ? ORDER BY id", region).Scan(&ids).Error
+}
+
+// Nodes reads servers with their live cordons and present accelerators.
+func (s *Store) Nodes(ctx context.Context, ids []string) ([]Node, error) {
+	var out []Node
+	err := inParts(ids, func(part []string) error {
+		var servers []schema.Server
+		var cordons []schema.Cordon
+		var accs []schema.Accelerator
+		db := s.read(ctx)
+		if err := db.Where("id IN ?", part).Order("id").Find(&servers).Error; err != nil {
+			return err
+		}
+		if err := db.Where("server IN ? AND lifted_at = 0", part).Order("at").Find(&cordons).Error; err != nil {
+			return err
+		}
+		if err := db.Where("server IN ? AND removed_at = 0", part).Order("device_index, id").Find(&accs).Error; err != nil {
+			return err
+		}
+		at := make(map[string]int, len(servers))
+		for _, v := range servers {
+			at[v.ID] = len(out)
+			out = append(out, Node{Server: v})
+		}
+		for _, c := range cordons {
+			n := &out[at[c.Server]]
+			n.Cordons = append(n.Cordons, c)
+		}
+		for _, a := range accs {
+			n := &out[at[a.Server]]
+			n.Accelerators = append(n.Accelerators, a)
+		}
+		return nil
+	})
+	return out, err
+}
+
+// QueuedJobs are a region's queued jobs by submit order; only those of ids where ids is not nil.
+func (s *Store) QueuedJobs(ctx context.Context, region string, ids []string) ([]schema.Job, error) {
+	base := func() *gorm.DB {
+		return s.read(ctx).Where("region = ? AND state = ? AND ended_at = 0", region, schema.JobQueued).Order("seq")
+	}
+	var out []schema.Job
+	if ids == nil {
+		return out, base().Find(&out).Error
+	}
+	err := inParts(ids, func(part []string) error {
+		var rows []schema.Job
+		if err := base().Where("id IN ?", part).Find(&rows).Error; err != nil {
+			return err
+		}
+		out = append(out, rows...)
+		return nil
+	})
+	return out, err
+}
+
+// LiveAttempt is an attempt that holds accelerators.
+type LiveAttempt struct {
+	Job     schema.Job
+	Attempt schema.Attempt
+	Places  []Place
+}
+
+// LiveAttempts are all of a region.
+func (s *Store) LiveAttempts(ctx context.Context, region string) ([]LiveAttempt, error) {
+	var rows []schema.Allocation
+	if err := s.read(ctx).Where("region = ? AND released_at = 0", region).Order("job, server, accelerator").Find(&rows).Error; err != nil {
+		return nil, err
+	}
+	var out []LiveAttempt
+	at := map[string]int{}
+	var ids []string
+	for _, r := range rows {
+		i, seen := at[r.Job]
+		if !seen {
+			i = len(out)
+			at[r.Job] = i
+			ids = append(ids, r.Job)
+			out = append(out, LiveAttempt{})
+		}
+		ps := out[i].Places
+		if n := len(ps); n == 0 || ps[n-1].Server != r.Server {
+			ps = append(ps, Place{Server: r.Server})
+		}
+		ps[len(ps)-1].Accelerators = append(ps[len(ps)-1].Accelerators, r.Accelerator)
+		out[i].Places = ps
+	}
+	err := inParts(ids, func(part []string) error {
+		var jobs []schema.Job
+		var attempts []schema.Attempt
+		if err := s.read(ctx).Where("id IN ?", part).Find(&jobs).Error; err != nil {
+			return err
+		}
+		if err := s.read(ctx).Where("job IN ? AND released_at = 0", part).Find(&attempts).Error; err != nil {
+			return err
+		}
+		for _, j := range jobs {
+			out[at[j.ID]].Job = j
+		}
+		for _, a := range attempts {
+			out[at[a.Job]].Attempt = a
+		}
+		return nil
+	})
+	return out, err
+}
+
+// Policy is what the allocator is to keep to: every spec and every quota.
+func (s *Store) Policy(ctx context.Context) ([]schema.Spec, []schema.Quota, error) {
+	var specs []schema.Spec
+	var quotas []schema.Quota
+	if err := s.read(ctx).Order("name").Find(&specs).Error; err != nil {
+		return nil, nil, err
+	}
+	return specs, quotas, s.read(ctx).Order("tenant, project, model").Find(&quotas).Error
+}

@@ -1,0 +1,49 @@
+package workflows
+
+import (
+	"time"
+
+	"go.temporal.io/sdk/temporal"
+	"go.temporal.io/sdk/workflow"
+
+	"gpupool/activities/allocator"
+	"gpupool/activities/deliver"
+)
+
+// hosting is how Temporal keeps one execution of an endless activity alive in the cluster: when its process dies, its
+// heartbeats stop and another worker is given it within seconds.
+func hosting(ctx workflow.Context, queue string) workflow.Context {
+	return workflow.WithActivityOptions(ctx, workflow.ActivityOptions{
+		TaskQueue: queue, StartToCloseTimeout: 365 * 24 * time.Hour, HeartbeatTimeout: 5 * time.Second,
+		RetryPolicy: &temporal.RetryPolicy{InitialInterval: 200 * time.Millisecond, BackoffCoefficient: 1.5, MaximumInterval: 5 * time.Second},
+	})
+}
+
+// AllocatorQueue is where a region's allocator is hosted.
+func AllocatorQueue(region string) string { return "region." + region + ".allocator" }
+
+// CoreQueue is where what needs only the database runs.
+const CoreQueue = "core"
+
+// SiteQueue is where what needs a site's BMC network and boot service runs.
+func SiteQueue(site string) string { return "site." + site }
+
+// Allocator hosts a region's hot allocator, under the workflow id allocator/<region>.
+func Allocator(ctx workflow.Context, region string) error {
+	var a *allocator.Activities
+	err := workflow.ExecuteActivity(hosting(ctx, AllocatorQueue(region)), a.Allocate, region).Get(ctx, nil)
+	if temporal.IsCanceledError(err) {
+		return err
+	}
+	return workflow.NewContinueAsNewError(ctx, Allocator, region)
+}
+
+// Deliver hosts the delivery of stored events to the workflows that wait for them, under the workflow id deliver.
+func Deliver(ctx workflow.Context) error {
+	var d *deliver.Activities
+	err := workflow.ExecuteActivity(hosting(ctx, CoreQueue), d.Deliver).Get(ctx, nil)
+	if temporal.IsCanceledError(err) {
+		return err
+	}
+	return workflow.NewContinueAsNewError(ctx, Deliver)
+}
