@@ -80,8 +80,12 @@ func parse(raw json.RawMessage) detail {
 	return d
 }
 
-// str is the value of name as text, or "" where there is none.
+// str is the value of name as text, or "" where there is none. A dot goes into a value: victims.count.
 func (d detail) str(name string) string {
+	if outer, inner, ok := strings.Cut(name, "."); ok {
+		sub, _ := d[outer].(map[string]any)
+		return detail(sub).str(inner)
+	}
 	switch v := d[name].(type) {
 	case nil:
 		return ""
@@ -194,7 +198,7 @@ func (d detail) fill(t string, now schema.Instant) (string, bool) {
 // headlines has one sentence for each code of the fixed list; a test proves it complete.
 var headlines = map[schema.ReasonCode]string{
 	schema.ReasonSpecUnavailable:  "the spec[ {spec}] takes no jobs[, it was retired {@retired_at}][; in use are: {known_specs}]",
-	schema.ReasonNeverFits:        "this can never fit[: it asks for {asked}][, at most possible is: {max_possible}][; nearest that fits: {nearest_ok}]",
+	schema.ReasonNeverFits:        "this can never fit[: it asks for {asked.total} accelerators][, at most possible are {max_possible.pool} in the pool][, {max_possible.server} in one server][; nearest that fits: {nearest_ok.nodes} nodes with {nearest_ok.accelerators} accelerators]",
 	schema.ReasonDependencyFailed: "a job it depends on did not complete[: {jobs}][ ({states})]",
 	schema.ReasonHeld:             "it is held[ by {by}][: {why}][ ({note})]",
 	schema.ReasonQueueStopped:     "the queue is stopped[ for {scope}][ by {by}][ until {@until}]",
@@ -203,13 +207,13 @@ var headlines = map[schema.ReasonCode]string{
 	schema.ReasonJobLimit:         "as many jobs run as are allowed[ for the {level}][: {running} of {limit}]",
 	schema.ReasonQuota:            "over the limit[ of the {level}][: {used} in use][ and {reserved} reserved][, {asked} asked][, limit {limit}][ (over by {over_by})]",
 	schema.ReasonGuaranteeOnly:    "only guaranteed capacity may be used[: guaranteed {guaranteed}][, {nonpreemptible_used} of it in use][, {asked} asked]",
-	schema.ReasonBudget:           "the budget does not cover it[: {remaining} of {budget} GPU-hours left][, {asked} asked][; it resets {@resets_at}]",
+	schema.ReasonBudget:           "the budget does not cover it[: {remaining} of {amount} accelerator-hours left][, {asked} asked][; it resets {@resets_at}]",
 	schema.ReasonWindow:           "its time limit reaches into a planned window[ that starts {@starts}][: your limit is {your_limit}][, at most {max_limit_that_starts_now} would start now]",
 	schema.ReasonBehind:           "others are ahead in the queue[: {ahead_jobs} jobs][ that ask for {ahead_gpus} accelerators][, next to start is {head_job}]",
-	schema.ReasonUnhealthy:        "it would fit if unhealthy hardware were back[: {would_fit_if_healthy}][; out of the pool: {servers}]",
+	schema.ReasonUnhealthy:        "it would fit if unhealthy hardware were back[; out of the pool: {servers_by_cause}]",
 	schema.ReasonFragmented:       "enough is free, but not together[: {free_total} free][, at most {largest_block} together][ in one {level}][, {needed_block} needed]",
-	schema.ReasonCapacity:         "not enough free accelerators[: {free} free][, {needed} needed][; next release: {next_release}]",
-	schema.ReasonPreempting:       "room is being made[: {victims} must stop][, at the latest {@grace_until}]",
+	schema.ReasonCapacity:         "not enough free accelerators[: {free} free][, {needed} needed][; next release: {next_release.job}][ at {@next_release.at}]",
+	schema.ReasonPreempting:       "room is being made[: {victims.count} jobs with {victims.gpus} accelerators must stop][, at the latest {@grace_until}]",
 	schema.ReasonDispatching:      "it has its accelerators and is being started[ on {backend}][ ({cluster})][: {native_reason}]",
 	schema.ReasonNotEvaluated:     "it was just submitted and has not been looked at yet",
 }

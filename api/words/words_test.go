@@ -71,7 +71,7 @@ func TestAReasonIsReadWithItsNumbers(t *testing.T) {
 	}
 	want := Why{
 		Code: "CAPACITY", Class: "wait",
-		Headline: "not enough free accelerators: 8 free, 16 needed; next release: at 2026-11-30T10:05:00Z, job job_7",
+		Headline: "not enough free accelerators: 8 free, 16 needed; next release: job_7 at 10:05:00Z (in 5m00s)",
 		Clears:   "8 more accelerators are free",
 		Position: "2 ahead, asking for 24 accelerators",
 		Start:    "likely 10:05:00Z (in 5m00s), 9 in 10 by 10:20:00Z (in 20m00s) (time limits)",
@@ -81,6 +81,15 @@ func TestAReasonIsReadWithItsNumbers(t *testing.T) {
 	}
 	if d := cmp.Diff(want, Reason(doc, now)); d != "" {
 		t.Fatal(d)
+	}
+}
+
+func TestANestedNumberIsFound(t *testing.T) {
+	t.Parallel()
+	doc := schema.ReasonDoc{Code: schema.ReasonNeverFits, Detail: json.RawMessage(`{"asked": {"total": 64}, "max_possible": {"server": 8, "pool": 32}, "nearest_ok": {"nodes": 4, "accelerators": 32}}`)}
+	want := "this can never fit: it asks for 64 accelerators, at most possible are 32 in the pool, 8 in one server; nearest that fits: 4 nodes with 32 accelerators"
+	if got := Reason(doc, 0).Headline; got != want {
+		t.Fatal(got)
 	}
 }
 

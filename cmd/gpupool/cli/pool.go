@@ -32,29 +32,16 @@ func (a *app) overview() *cobra.Command {
 			}
 			w := cmd.OutOrStdout()
 			showOverview(w, o)
-			stuck, err := call.Do[contract.ServerList](c.ListServers(cmd.Context(), &contract.ListServersParams{Phase: opt(schema.PhaseOnboarding), Limit: opt(1000)}))
-			if schema.Is(err, schema.CodeForbidden) {
-				return nil
-			}
-			if err != nil {
-				return err
-			}
-			stuck.Items = slices.DeleteFunc(stuck.Items, func(s contract.Server) bool { return s.Failure == nil })
-			repairs, err := call.Do[contract.RepairList](c.ListRepairs(cmd.Context(), &contract.ListRepairsParams{Open: opt(true)}))
-			if err != nil && !schema.Is(err, schema.CodeForbidden) {
-				return err
-			}
-			if len(stuck.Items)+len(repairs.Items) > 0 {
+			o.Repairs = slices.DeleteFunc(o.Repairs, func(r schema.Repair) bool { return r.State != schema.RepairWaiting })
+			if len(o.Failures)+len(o.Repairs) > 0 {
 				fmt.Fprintln(w, "\nWaits for a person")
 			}
-			for _, s := range stuck.Items {
+			for _, s := range o.Failures {
 				fmt.Fprintf(w, "  %s stopped at %s: %s\n    gpupool server show %s\n", s.Name, s.Failure.Step, words.Printable(s.Failure.Text, false), s.Name)
 			}
 			names := serverNames(cmd, c)
-			for _, r := range repairs.Items {
-				if r.State == schema.RepairWaiting {
-					fmt.Fprintf(w, "  %s at %s: %s, %s\n    gpupool repair show %s\n", names.of(r.Server), r.Location, words.Printable(r.Part, false), words.Printable(r.Cause, false), r.ID)
-				}
+			for _, r := range o.Repairs {
+				fmt.Fprintf(w, "  %s at %s: %s, %s\n    gpupool repair show %s\n", names.of(r.Server), words.Printable(r.Location, false), words.Printable(r.Part, false), words.Printable(r.Cause, false), r.ID)
 			}
 			return nil
 		},
@@ -62,9 +49,9 @@ func (a *app) overview() *cobra.Command {
 }
 
 func showOverview(w io.Writer, o contract.Overview) {
-	t := newTable("MODEL", "INSTALLED", "ALLOCATED", "IDLE", "UNHEALTHY", "DRAINING", "REPAIRING")
+	t := newTable("MODEL", "INSTALLED", "ALLOCATED", "IDLE", "CORDONED", "UNHEALTHY", "DRAINING", "REPAIRING")
 	for _, m := range o.Models {
-		t.row(m.Model, strconv.Itoa(m.Installed), strconv.Itoa(m.Allocated), strconv.Itoa(m.Idle), strconv.Itoa(m.Unhealthy), strconv.Itoa(m.Draining), strconv.Itoa(m.Repairing))
+		t.row(m.Model, strconv.Itoa(m.Installed), strconv.Itoa(m.Allocated), strconv.Itoa(m.Idle), strconv.Itoa(m.Cordoned), strconv.Itoa(m.Unhealthy), strconv.Itoa(m.Draining), strconv.Itoa(m.Repairing))
 	}
 	t.write(w, "No accelerators are installed yet.")
 	fmt.Fprintln(w)
