@@ -162,6 +162,7 @@ func TestValuesThatCannotWorkAreRefused(t *testing.T) {
 		"external Temporal on no port":              {[]string{"temporal.mode=external", "temporal.payload_key_file=k", "temporal.address=t"}, "temporal.address"},
 		"embedded Temporal open to the network":     {[]string{"temporal.address=0.0.0.0:7233"}, "temporal.address"},
 		"one role with embedded parts":              {[]string{"roles=api"}, "temporal.mode database.driver"},
+		"network boot alone needs no Temporal":      {[]string{"roles=pxe"}, "database.driver"},
 		"PXE without networks and identity":         {[]string{"pxe.mode=full"}, "pxe.server_id pxe.subnets"},
 		"a network with host bits": {
 			[]string{"pxe.mode=full", "pxe.server_id=10.0.0.1", "pxe.subnets=[{cidr: 10.0.0.1/24}]"}, "pxe.subnets[0].cidr",

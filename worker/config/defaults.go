@@ -6,6 +6,7 @@ import (
 	"net"
 	"os"
 	"path/filepath"
+	"slices"
 	"strings"
 	"time"
 )
@@ -86,13 +87,10 @@ func (c *Config) fillDSN() error {
 }
 
 // Has says whether this process has the role.
-func (c *Config) Has(r Role) bool {
-	for _, have := range c.Roles {
-		if have == r {
-			return true
-		}
-	}
-	return false
+func (c *Config) Has(r Role) bool { return slices.Contains(c.Roles, r) }
+
+func (c *Config) hasAll(roles []Role) bool {
+	return !slices.ContainsFunc(roles, func(r Role) bool { return !c.Has(r) })
 }
 
 // TemporalDir is the embedded Temporal's folder.

@@ -37,13 +37,10 @@ func (c *Config) Validate() error {
 	v.that(c.Log.Level.Valid(), "log.level", c.Log.Level, "debug, info, warn or error")
 	v.that(c.Log.Format.Valid(), "log.format", c.Log.Format, "auto, text or json")
 
-	// An embedded part lives in one process: a second role elsewhere could not reach it.
-	whole := true
-	for _, r := range []Role{RoleAPI, RoleWorker, RoleAllocator} {
-		whole = whole && c.Has(r)
-	}
-	if !whole {
-		v.that(c.Temporal.Mode != Embedded, "temporal.mode", c.Temporal.Mode,
+	// An embedded part lives in one process: a role elsewhere could not reach it. pxe needs the
+	// database only.
+	if parts := []Role{RoleAPI, RoleWorker, RoleAllocator}; !c.hasAll(parts) {
+		v.that(c.Temporal.Mode != Embedded || !slices.ContainsFunc(parts, c.Has), "temporal.mode", c.Temporal.Mode,
 			fmt.Sprintf("external when this process has only the roles %v; api, worker and allocator in one process can embed it", c.Roles))
 		v.that(c.Database.Driver != SQLite, "database.driver", c.Database.Driver,
 			fmt.Sprintf("postgres when this process has only the roles %v; SQLite serves one process", c.Roles))
