@@ -1,0 +1,461 @@
+package tftp_test
+
+import (
+	"bytes"
+	"context"
+	"encoding/binary"
+	"errors"
+	"fmt"
+	"io/fs"
+	"log/slog"
+	"math/rand/v2"
+	"net"
+	"net/netip"
+	"os"
+	"strings"
+	"testing"
+	"time"
+
+	pin "github.com/pin/tftp/v3"
+	"go.uber.org/goleak"
+
+	"gpupool/pxe/tftp"
+)
+
+func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
+
+// files are boot files in memory.
+type files map[string][]byte
+
+func (f files) Open(_ context.Context, _ netip.Addr, name string) (tftp.Content, error) {
+	if name == "outside" { // as a symbolic link that leads out of the root
+		return nil, fmt.Errorf("%w: path escapes", fs.ErrPermission)
+	}
+	b, ok := f[name]
+	if !ok {
+		return nil, fs.ErrNotExist
+	}
+	return tftp.Bytes(b), nil
+}
+
+func noise(n int) []byte {
+	b := make([]byte, n)
+	r := rand.New(rand.NewPCG(1, uint64(n)))
+	for i := range b {
+		b[i] = byte(r.Uint32())
+	}
+	return b
+}
+
+// serve starts a server on loopback and returns its address and what it reports.
+func serve(t *testing.T, f files, c tftp.Config) (netip.AddrPort, <-chan tftp.Transfer) {
+	t.Helper()
+	conn, err := net.ListenUDP("udp4", &net.UDPAddr{IP: net.IPv4(127, 0, 0, 1)})
+	if err != nil {
+		t.Fatal(err)
+	}
+	reports := make(chan tftp.Transfer, 1000)
+	c.Report = func(x tftp.Transfer) { reports <- x }
+	c.Log = slog.New(slog.NewTextHandler(t.Output(), nil))
+	ctx, cancel := context.WithCancel(context.Background())
+	done := make(chan error, 1)
+	go func() { done <- tftp.New(f, c).Serve(ctx, conn) }()
+	t.Cleanup(func() {
+		cancel()
+		if err := <-done; err != nil {
+			t.Error(err)
+		}
+	})
+	return conn.LocalAddr().(*net.UDPAddr).AddrPort(), reports
+}
+
+// report waits for the next report.
+func report(t *testing.T, reports <-chan tftp.Transfer) tftp.Transfer {
+	t.Helper()
+	select {
+	case x := <-reports:
+		return x
+	case <-time.After(10 * time.Second):
+		t.Fatal("no report")
+		return tftp.Transfer{}
+	}
+}
+
+// peer is a client packet by packet.
+type peer struct {
+	t    *testing.T
+	c    *net.UDPConn
+	to   netip.AddrPort // the server's port, then the transfer's
+	last []byte
+}
+
+func dial(t *testing.T, server netip.AddrPort) *peer {
+	t.Helper()
+	c, err := net.ListenUDP("udp4", &net.UDPAddr{IP: net.IPv4(127, 0, 0, 1)})
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { c.Close() })
+	return &peer{t: t, c: c, to: server}
+}
+
+func (p *peer) send(b []byte) {
+	p.t.Helper()
+	if _, err := p.c.WriteToUDPAddrPort(b, p.to); err != nil {
+		p.t.Fatal(err)
+	}
+}
+
+func (p *peer) request(op byte, fields ...string) {
+	p.t.Helper()
+	p.send(append([]byte{0, op}, strings.Join(fields, "\x00")+"\x00"...))
+}
+
+func (p *peer) ack(block uint16) { p.send(binary.BigEndian.AppendUint16([]byte{0, 4}, block)) }
+
+// receive returns the next packet, nil where none comes within the time.
+func (p *peer) receive(within time.Duration) []byte {
+	p.t.Helper()
+	b := make([]byte, 66000)
+	p.c.SetReadDeadline(time.Now().Add(within))
+	n, from, err := p.c.ReadFromUDPAddrPort(b)
+	if errors.Is(err, os.ErrDeadlineExceeded) {
+		return nil
+	}
+	if err != nil {
+		p.t.Fatal(err)
+	}
+	p.to = from
+	return b[:n]
+}
+
+func (p *peer) want(what string, prefix []byte) []byte {
+	p.t.Helper()
+	b := p.receive(5 * time.Second)
+	if !bytes.HasPrefix(b, prefix) {
+		p.t.Fatalf("%s: got %.60q, want %q first", what, b, prefix)
+	}
+	return b
+}
+
+func (p *peer) silence(what string, within time.Duration) {
+	p.t.Helper()
+	if b := p.receive(within); b != nil {
+		p.t.Fatalf("%s: got %.60q, want nothing", what, b)
+	}
+}
+
+func data(block uint16) []byte { return binary.BigEndian.AppendUint16([]byte{0, 3}, block) }
+
+func TestAForeignClientReadsFilesOfEverySize(t *testing.T) {
+	t.Parallel()
+	f := files{}
+	for _, n := range []int{0, 1, 511, 512, 513, 1024, 100_000} {
+		f[fmt.Sprint(n)] = noise(n)
+	}
+	at, reports := serve(t, f, tftp.Config{})
+	for name, want := range f {
+		for _, block := range []int{512, 1468} {
+			c, err := pin.NewClient(at.String())
+			if err != nil {
+				t.Fatal(err)
+			}
+			c.SetBlockSize(block)
+			c.RequestTSize(true)
+			w, err := c.Receive(name, "octet")
+			if err != nil {
+				t.Fatal(err)
+			}
+			var got bytes.Buffer
+			if _, err := w.WriteTo(&got); err != nil || !bytes.Equal(got.Bytes(), want) {
+				t.Fatalf("%s bytes at %d: got %d, %v", name, block, got.Len(), err)
+			}
+			if x := report(t, reports); x.Result != tftp.OK || x.Bytes != int64(len(want)) || x.Name != name {
+				t.Fatalf("reported %+v", x)
+			}
+		}
+	}
+}
+
+func TestBlockNumbersRollOver(t *testing.T) {
+	t.Parallel()
+	want := noise(40<<20 + 7) // past 65,535 blocks of 512 bytes
+	at, reports := serve(t, files{"initrd": want}, tftp.Config{})
+	p := dial(t, at)
+	p.request(1, "initrd", "octet", "windowsize", "32")
+	p.want("options", []byte("\x00\x06windowsize\x0032\x00"))
+	p.ack(0)
+	var got bytes.Buffer
+	for block := uint16(1); ; block++ {
+		b := p.want("block", data(block))
+		got.Write(b[4:])
+		if block%32 == 0 || len(b) < 516 {
+			p.ack(block)
+		}
+		if len(b) < 516 {
+			break
+		}
+	}
+	if !bytes.Equal(got.Bytes(), want) {
+		t.Fatalf("got %d bytes that differ from the %d sent", got.Len(), len(want))
+	}
+	if x := report(t, reports); x.Result != tftp.OK || x.Bytes != int64(len(want)) {
+		t.Fatalf("reported %+v", x)
+	}
+}
+
+func TestOptionsAreAcknowledgedOnlyWhereAskedAndUnderstood(t *testing.T) {
+	t.Parallel()
+	at, _ := serve(t, files{"f": noise(5000)}, tftp.Config{})
+	for name, c := range map[string]struct {
+		ask  []string
+		want string // the first answer
+	}{
+		"none":                               {nil, "\x00\x03\x00\x01"},
+		"unknown ones alone":                 {[]string{"multicast", "", "foo", "1"}, "\x00\x03\x00\x01"},
+		"an unknown one among others":        {[]string{"foo", "1", "tsize", "0"}, "\x00\x06tsize\x005000\x00"},
+		"names in capitals":                  {[]string{"BLKSIZE", "1024"}, "\x00\x06BLKSIZE\x001024\x00"},
+		"a block size over the greatest":     {[]string{"blksize", "99999"}, "\x00\x06blksize\x0065464\x00"},
+		"a block size under the least":       {[]string{"blksize", "7"}, "\x00\x03\x00\x01"},
+		"the least block size":               {[]string{"blksize", "8"}, "\x00\x06blksize\x008\x00"},
+		"a block size that is no number":     {[]string{"blksize", "big"}, "\x00\x03\x00\x01"},
+		"a window over what is served":       {[]string{"windowsize", "65535"}, "\x00\x06windowsize\x0064\x00"},
+		"a window of none":                   {[]string{"windowsize", "0"}, "\x00\x03\x00\x01"},
+		"a timeout":                          {[]string{"timeout", "3"}, "\x00\x06timeout\x003\x00"},
+		"a timeout that does not exist":      {[]string{"timeout", "256"}, "\x00\x03\x00\x01"},
+		"one twice":                          {[]string{"blksize", "512", "blksize", "1024"}, "\x00\x06blksize\x00512\x00"},
+		"a name without a value":             {[]string{"blksize"}, "\x00\x03\x00\x01"},
+		"all, in the order of their request": {[]string{"windowsize", "4", "tsize", "0", "blksize", "1468", "timeout", "1"}, "\x00\x06windowsize\x004\x00tsize\x005000\x00blksize\x001468\x00timeout\x001\x00"},
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			p := dial(t, at)
+			p.request(1, append([]string{"f", "octet"}, c.ask...)...)
+			b := p.want("answer", []byte(c.want))
+			if b[1] == 6 && string(b) != c.want {
+				t.Fatalf("options %q, want %q", b, c.want)
+			}
+			p.send([]byte("\x00\x05\x00\x00\x00"))
+		})
+	}
+}
+
+func TestASizeProbeIsNoFailure(t *testing.T) {
+	t.Parallel()
+	at, reports := serve(t, files{"snponly.efi": noise(3000)}, tftp.Config{})
+	p := dial(t, at)
+	p.request(1, "snponly.efi", "octet", "tsize", "0", "blksize", "1468")
+	p.want("size", []byte("\x00\x06tsize\x003000\x00"))
+	p.send([]byte("\x00\x05\x00\x08User aborted the transfer\x00")) // EDK2, word for word
+	if x := report(t, reports); x.Result != tftp.Probe || x.Size != 3000 || !strings.Contains(x.Text, "error 8") {
+		t.Fatalf("reported %+v", x)
+	}
+	p = dial(t, at)
+	p.request(1, "snponly.efi", "octet", "blksize", "1468", "windowsize", "4")
+	p.want("options", []byte("\x00\x06"))
+	p.ack(0)
+	for i := uint16(1); i <= 3; i++ {
+		p.want("block", data(i))
+	}
+	p.ack(3)
+	if x := report(t, reports); x.Result != tftp.OK || x.Bytes != 3000 {
+		t.Fatalf("reported %+v", x)
+	}
+}
+
+func TestAnAbortInTheMiddleIsOne(t *testing.T) {
+	t.Parallel()
+	at, reports := serve(t, files{"f": noise(3000)}, tftp.Config{})
+	p := dial(t, at)
+	p.request(1, "f", "octet")
+	p.want("block 1", data(1))
+	p.ack(1)
+	p.want("block 2", data(2))
+	p.send([]byte("\x00\x05\x00\x03disk full\x00"))
+	if x := report(t, reports); x.Result != tftp.Aborted || x.Bytes != 512 || x.Text != "error 3 disk full" {
+		t.Fatalf("reported %+v", x)
+	}
+}
+
+func TestADuplicateACKSendsNothingTwice(t *testing.T) {
+	t.Parallel()
+	at, _ := serve(t, files{"f": noise(3000)}, tftp.Config{Timeout: 3 * time.Second})
+	p := dial(t, at)
+	p.request(1, "f", "octet")
+	p.want("block 1", data(1))
+	p.ack(1)
+	p.want("block 2", data(2))
+	for range 5 {
+		p.ack(1)
+	}
+	p.silence("after repeated ACKs of block 1", 300*time.Millisecond)
+	p.ack(7) // one from the future
+	p.silence("after an ACK of a block that was not sent", 300*time.Millisecond)
+	p.ack(2)
+	p.want("block 3", data(3))
+	p.send([]byte("\x00\x05\x00\x00\x00"))
+}
+
+func TestALostBlockIsSentAgainAndAGapMovesTheWindow(t *testing.T) {
+	t.Parallel()
+	at, reports := serve(t, files{"f": noise(5*512 + 10)}, tftp.Config{Timeout: 200 * time.Millisecond})
+	p := dial(t, at)
+	p.request(1, "f", "octet", "windowsize", "3")
+	p.want("options", []byte("\x00\x06"))
+	p.want("options again, when their ACK is lost", []byte("\x00\x06"))
+	p.ack(0)
+	for i := uint16(1); i <= 3; i++ {
+		p.want("block", data(i))
+	}
+	p.ack(1) // 2 was lost: the window begins at 2
+	for i := uint16(2); i <= 4; i++ {
+		p.want("block after a gap", data(i))
+	}
+	p.ack(1) // the whole window was lost, said once
+	for i := uint16(2); i <= 4; i++ {
+		p.want("block of the window again", data(i))
+	}
+	p.ack(4)
+	for i := uint16(5); i <= 6; i++ {
+		p.want("block", data(i))
+	}
+	for i := uint16(5); i <= 6; i++ { // no ACK: sent again
+		p.want("block after a timeout", data(i))
+	}
+	p.ack(6)
+	if x := report(t, reports); x.Result != tftp.OK || x.Bytes != 5*512+10 {
+		t.Fatalf("reported %+v", x)
+	}
+}
+
+func TestASilentClientIsGivenUp(t *testing.T) {
+	t.Parallel()
+	at, reports := serve(t, files{"f": noise(3000)}, tftp.Config{Timeout: 10 * time.Millisecond, Retries: 3})
+	p := dial(t, at)
+	p.request(1, "f", "octet")
+	for range 4 {
+		p.want("block 1", data(1))
+	}
+	p.want("the end", []byte("\x00\x05\x00\x00"))
+	if x := report(t, reports); x.Result != tftp.TimedOut || x.Bytes != 0 {
+		t.Fatalf("reported %+v", x)
+	}
+}
+
+func TestAForeignPortGetsError5AndTheTransferGoesOn(t *testing.T) {
+	t.Parallel()
+	at, reports := serve(t, files{"f": noise(600)}, tftp.Config{})
+	p := dial(t, at)
+	p.request(1, "f", "octet")
+	p.want("block 1", data(1))
+	q := dial(t, p.to)
+	q.ack(1)
+	q.want("refusal", []byte("\x00\x05\x00\x05"))
+	p.ack(1)
+	p.want("block 2", data(2))
+	p.ack(2)
+	if x := report(t, reports); x.Result != tftp.OK {
+		t.Fatalf("reported %+v", x)
+	}
+}
+
+func TestARepeatedRequestIsOneTransfer(t *testing.T) {
+	t.Parallel()
+	at, reports := serve(t, files{"f": noise(100)}, tftp.Config{Timeout: 5 * time.Second})
+	p := dial(t, at)
+	p.request(1, "f", "octet")
+	p.want("block 1", data(1))
+	tid := p.to
+	p.to = at
+	p.request(1, "f", "octet")
+	p.silence("after the same request from the same port", 300*time.Millisecond)
+	p.to = tid
+	p.ack(1)
+	if x := report(t, reports); x.Result != tftp.OK {
+		t.Fatalf("reported %+v", x)
+	}
+}
+
+func TestWhatIsRefused(t *testing.T) {
+	t.Parallel()
+	at, _ := serve(t, files{"etc/passwd": []byte("inside"), "a/b": []byte("ab")}, tftp.Config{})
+	for name, c := range map[string]struct {
+		op     byte
+		fields []string
+		want   string
+	}{
+		"writing":                          {2, []string{"f", "octet"}, "\x00\x05\x00\x02"},
+		"writing outside":                  {2, []string{"../f", "octet"}, "\x00\x05\x00\x02"},
+		"a file that is not there":         {1, []string{"nothing", "octet"}, "\x00\x05\x00\x01"},
+		"upwards with backslashes":         {1, []string{`..\..\etc\passwd`, "octet"}, "\x00\x05\x00\x02"},
+		"upwards from the root":            {1, []string{"/../tftp-secret/x", "octet"}, "\x00\x05\x00\x02"},
+		"upwards and down again":           {1, []string{"a/../etc/passwd", "octet"}, "\x00\x05\x00\x02"},
+		"a link that leads out":            {1, []string{"outside", "octet"}, "\x00\x05\x00\x02"},
+		"a name of 600 bytes":              {1, []string{strings.Repeat("x", 600), "octet"}, "\x00\x05\x00\x02"},
+		"a name that is no UTF-8":          {1, []string{"a\xff/b", "octet"}, "\x00\x05\x00\x02"},
+		"the root itself":                  {1, []string{"/", "octet"}, "\x00\x05\x00\x02"},
+		"mail":                             {1, []string{"a/b", "mail"}, "\x00\x05\x00\x04"},
+		"an absolute path is the root's":   {1, []string{"/etc/passwd", "octet"}, "\x00\x03\x00\x01inside"},
+		"backslashes and slashes too many": {1, []string{`\\a//b`, "OCTET"}, "\x00\x03\x00\x01ab"},
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			p := dial(t, at)
+			p.request(c.op, c.fields...)
+			p.want("answer", []byte(c.want))
+			p.send([]byte("\x00\x05\x00\x00\x00"))
+		})
+	}
+	for name, b := range map[string][]byte{
+		"nothing": {}, "one byte": {0}, "no end": []byte("\x00\x01name\x00octet"), "no mode": []byte("\x00\x01name\x00"), "data": []byte("\x00\x03\x00\x01x"), "an ACK": {0, 4, 0, 1}, "a NUL inside the name": []byte("\x00\x01\x00x\x00octet\x00"),
+	} {
+		t.Run("garbage is not answered: "+name, func(t *testing.T) {
+			t.Parallel()
+			p := dial(t, at)
+			p.send(b)
+			p.silence(name, 200*time.Millisecond)
+		})
+	}
+}
+
+func TestOneAddressHasSoManyTransfersAtOnce(t *testing.T) {
+	t.Parallel()
+	at, reports := serve(t, files{"f": noise(2000)}, tftp.Config{PerClient: 2})
+	a, b, c := dial(t, at), dial(t, at), dial(t, at)
+	for _, p := range []*peer{a, b} {
+		p.request(1, "f", "octet")
+		p.want("block 1", data(1))
+	}
+	c.request(1, "f", "octet")
+	c.want("refusal", []byte("\x00\x05\x00\x00busy"))
+	if x := report(t, reports); x.Result != tftp.Busy {
+		t.Fatalf("reported %+v", x)
+	}
+	a.send([]byte("\x00\x05\x00\x00\x00"))
+	report(t, reports)
+	// The place is free once the report is in; the release follows it at once.
+	deadline := time.Now().Add(5 * time.Second)
+	for {
+		d := dial(t, at)
+		d.request(1, "f", "octet")
+		if bytes.HasPrefix(d.receive(time.Second), data(1)) {
+			return
+		}
+		if time.Now().After(deadline) {
+			t.Fatal("the place was not given back")
+		}
+	}
+}
+
+func TestNetasciiEndsLinesAsItSays(t *testing.T) {
+	t.Parallel()
+	at, _ := serve(t, files{"t": []byte("a\nb\rc")}, tftp.Config{})
+	p := dial(t, at)
+	p.request(1, "t", "netascii", "tsize", "0")
+	p.want("size", []byte("\x00\x06tsize\x007\x00"))
+	p.ack(0)
+	if b := p.want("text", data(1)); string(b[4:]) != "a\r\nb\r\x00c" {
+		t.Fatalf("got %q", b[4:])
+	}
+	p.ack(1)
+}
