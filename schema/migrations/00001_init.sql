@@ -74,6 +74,7 @@ CREATE TABLE boot_tokens (
   hash TEXT PRIMARY KEY, server TEXT NOT NULL REFERENCES servers (id), attempt INTEGER NOT NULL, purpose TEXT NOT NULL,
   minted_at BIGINT NOT NULL, expires_at BIGINT NOT NULL, used_at BIGINT NOT NULL DEFAULT 0, revoked_at BIGINT NOT NULL DEFAULT 0
 );
+CREATE TABLE boot_token_uses (hash TEXT NOT NULL REFERENCES boot_tokens (hash), item TEXT NOT NULL, at BIGINT NOT NULL, PRIMARY KEY (hash, item));
 CREATE INDEX boot_tokens_server ON boot_tokens (server, attempt, purpose);
 CREATE TABLE leases (
   ip TEXT PRIMARY KEY, subnet TEXT NOT NULL, mac TEXT NOT NULL, client_id TEXT NOT NULL DEFAULT '', server TEXT NOT NULL DEFAULT '',

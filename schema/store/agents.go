@@ -32,7 +32,7 @@ func (s *Store) RegisterAgent(ctx context.Context, tokenHash string, r agentprot
 			return err
 		}
 		if t.Server != r.Server || t.Attempt != r.Attempt {
-			return &schema.Error{Code: schema.CodeForbidden, Message: "the boot token is not good (unknown, used, expired, or of an attempt that has passed)", Hint: "start the server's onboarding again"}
+			return errBootToken()
 		}
 		v, err := tx.server(t.Server)
 		if err != nil {

@@ -16,18 +16,24 @@ func HashToken(token string) string {
 	return hex.EncodeToString(h[:])
 }
 
-// Arm lets the server's next network boot install it, under this attempt only, until ttl has passed.
-func (s *Store) Arm(ctx context.Context, server string, attempt int, ttl time.Duration) error {
+// Arm lets the server's next network boot install it, under this attempt only, until ttl has passed. At most limit
+// servers of a site are armed at a time (0 = no limit): beyond it the error is CodeLimited, and the caller comes again.
+// Arming again renews the time.
+func (s *Store) Arm(ctx context.Context, server string, attempt int, ttl time.Duration, limit int) error {
 	return s.Write(ctx, func(tx *Tx) error {
 		v, err := tx.server(server)
 		if err != nil {
 			return err
 		}
-		if err := current(v, attempt); err != nil {
+		if err := tx.mayDestroy(v, attempt); err != nil {
 			return err
 		}
-		if err := tx.destructible(v); err != nil {
+		var others int
+		if err := tx.db.Raw("SELECT count(*) FROM armed a JOIN servers s ON s.id = a.server WHERE s.site = ? AND a.server <> ? AND a.expires_at > ?", v.Site, v.ID, tx.now).Scan(&others).Error; err != nil {
 			return err
+		}
+		if limit > 0 && others >= limit {
+			return &schema.Error{Code: schema.CodeLimited, Message: fmt.Sprintf("%d servers of site %s are being installed", others, v.Site), Hint: "it is installed as soon as one of them is done"}
 		}
 		_, err = tx.exec("INSERT INTO armed (server, attempt, profile, at, expires_at) VALUES (?, ?, ?, ?, ?) ON CONFLICT (server) DO UPDATE SET attempt = excluded.attempt, profile = excluded.profile, at = excluded.at, expires_at = excluded.expires_at",
 			v.ID, attempt, v.Profile, tx.now, tx.now.Add(ttl))
@@ -96,8 +102,13 @@ func (s *Store) BootToken(ctx context.Context, hash string, purpose schema.BootP
 	return t, err
 }
 
+// errBootToken says the same whatever is wrong with a token: who guesses learns nothing.
+func errBootToken() error {
+	return &schema.Error{Code: schema.CodeForbidden, Message: "the boot token is not good (unknown, used, expired, or of an attempt that has passed)", Hint: "start the server's onboarding again"}
+}
+
 func (tx *Tx) bootToken(hash string, purpose schema.BootPurpose, use bool) (schema.BootToken, error) {
-	refused := &schema.Error{Code: schema.CodeForbidden, Message: "the boot token is not good (unknown, used, expired, or of an attempt that has passed)", Hint: "start the server's onboarding again"}
+	refused := errBootToken()
 	var t schema.BootToken
 	if err := tx.lock(&t, "hash = ? AND purpose = ?", hash, purpose); err != nil {
 		if isNoRows(err) {
@@ -124,14 +135,55 @@ func (tx *Tx) bootToken(hash string, purpose schema.BootPurpose, use bool) (sche
 	return t, nil
 }
 
-// RecordBoot keeps evidence of a boot as an event.
-func (s *Store) RecordBoot(ctx context.Context, e schema.BootEvidence) error {
-	return s.Write(ctx, func(tx *Tx) error {
-		subject := e.Server
-		if subject == "" {
-			subject = e.MAC
+// BootGrant is what a live token stands for, whatever its purpose; it changes nothing. Every refusal is the same
+// CodeForbidden error.
+func (s *Store) BootGrant(ctx context.Context, hash string) (schema.BootToken, error) {
+	var t schema.BootToken
+	err := s.read(ctx).Raw(`SELECT t.* FROM boot_tokens t JOIN servers s ON s.id = t.server AND s.attempt = t.attempt
+		WHERE t.hash = ? AND t.used_at = 0 AND t.revoked_at = 0 AND t.expires_at > ? AND s.phase = ?`, hash, s.Now(), schema.PhaseOnboarding).Scan(&t).Error
+	if err == nil && t.Hash == "" {
+		err = errBootToken()
+	}
+	return t, err
+}
+
+// UseBootToken marks item as fetched with a live script token. Of any number of calls with one token and item exactly
+// one succeeds; the others get a CodeConflict error.
+func (s *Store) UseBootToken(ctx context.Context, hash, item string) (schema.BootToken, error) {
+	var t schema.BootToken
+	err := s.Write(ctx, func(tx *Tx) error {
+		var err error
+		if t, err = tx.bootToken(hash, schema.PurposeScript, false); err != nil {
+			return err
 		}
-		tx.Emit(schema.Event{Kind: schema.EventBoot, Subject: subject, Server: e.Server}, e)
+		n, err := tx.exec("INSERT INTO boot_token_uses (hash, item, at) VALUES (?, ?, ?) ON CONFLICT DO NOTHING", hash, item, tx.now)
+		if err == nil && n == 0 {
+			err = schema.Conflict(fmt.Sprintf("%s was fetched with this boot token already", item), "each secret is given once")
+		}
+		return err
+	})
+	return t, err
+}
+
+// RecordBoots keeps evidence of boots as events, in the order given; at[i] is when evidence[i] was seen.
+func (s *Store) RecordBoots(ctx context.Context, at []time.Time, evidence []schema.BootEvidence) error {
+	return s.Write(ctx, func(tx *Tx) error {
+		for i, e := range evidence {
+			subject := e.Server
+			if subject == "" {
+				subject = e.MAC
+			}
+			tx.Emit(schema.Event{Kind: schema.EventBoot, Subject: subject, Server: e.Server}, e)
+			if i < len(at) {
+				tx.events[len(tx.events)-1].At = schema.At(at[i])
+			}
+		}
 		return nil
 	})
+}
+
+// BootEvidence is what was seen of a server's boots since a moment, oldest first.
+func (s *Store) BootEvidence(ctx context.Context, server string, since schema.Instant) ([]schema.Event, error) {
+	var out []schema.Event
+	return out, s.read(ctx).Where("server = ? AND kind = ? AND at >= ?", server, schema.EventBoot, since).Order("seq").Limit(2000).Find(&out).Error
 }

@@ -7,14 +7,26 @@ import (
 	"gpupool/schema"
 )
 
-// BeginOnboarding moves an enrolled server to onboarding and takes the next attempt. Asked again with the attempt it
-// gave out (a repeated activity), it gives the same answer.
+// BeginOnboarding moves an enrolled server to onboarding and takes the next attempt.
 func (s *Store) BeginOnboarding(ctx context.Context, server string, by string) (schema.Server, error) {
+	return s.BeginAttempt(ctx, server, 0, by)
+}
+
+// BeginAttempt is BeginOnboarding with the number that the attempt shall have, so that asking again after a lost
+// answer is asking once: the attempt that was begun is given again. Another number than the next is stale. 0 takes
+// the next, whatever it is.
+func (s *Store) BeginAttempt(ctx context.Context, server string, attempt int, by string) (schema.Server, error) {
 	var v schema.Server
 	err := s.Write(ctx, func(tx *Tx) error {
 		var err error
 		if v, err = tx.server(server); err != nil {
 			return err
+		}
+		if attempt > 0 && v.Phase == schema.PhaseOnboarding && v.Attempt == attempt {
+			return nil
+		}
+		if attempt > 0 && v.Attempt != attempt-1 {
+			return schema.Stale(fmt.Sprintf("server %s is at attempt %d: attempt %d can't begin", v.Name, v.Attempt, attempt))
 		}
 		if err := tx.destructible(v); err != nil {
 			return err
@@ -43,18 +55,30 @@ func (tx *Tx) destructible(v schema.Server) error {
 }
 
 // MayDestroy checks, at the moment of the act, that this attempt may wipe or reboot the server: it is onboarding under
-// this very attempt, not protected, and holds no job. Call it in the place that acts, right before it acts.
+// this very attempt, not protected, holds no job, and its installed system has not phoned home yet: an attempt installs
+// once. Call it in the place that acts, right before it acts.
 func (s *Store) MayDestroy(ctx context.Context, server string, attempt int) error {
 	return s.Write(ctx, func(tx *Tx) error {
 		v, err := tx.server(server)
 		if err != nil {
 			return err
 		}
-		if err := current(v, attempt); err != nil {
-			return err
-		}
-		return tx.destructible(v)
+		return tx.mayDestroy(v, attempt)
 	})
+}
+
+func (tx *Tx) mayDestroy(v schema.Server, attempt int) error {
+	if err := current(v, attempt); err != nil {
+		return err
+	}
+	var installed int64
+	if err := tx.db.Raw("SELECT count(*) FROM agents WHERE server = ? AND attempt = ?", v.ID, attempt).Scan(&installed).Error; err != nil {
+		return err
+	}
+	if installed > 0 {
+		return schema.Stale(fmt.Sprintf("attempt %d has installed server %s already", attempt, v.Name))
+	}
+	return tx.destructible(v)
 }
 
 // MayReboot checks, at the moment of the act, that a repair may power the server off or on.

@@ -1,0 +1,41 @@
+package schema
+
+// StepOutcome is what came of one step of a server's process, when the step could be carried through: a success with
+// words, or a failure. What could not be carried through (a part does not answer) is an error instead.
+type StepOutcome struct {
+	Detail  string       `json:"detail,omitempty"`
+	Failure *StepFailure `json:"failure,omitempty"`
+}
+
+// StepFailure is why a step stopped and waits for a person.
+type StepFailure struct {
+	Code      FailureCode `json:"code"`
+	Text      string      `json:"text"` // what was proven, what was not, what to do
+	Retryable bool        `json:"retryable"`
+}
+
+// FailureCode names why a step of onboarding or a repair stopped. A person's screen explains each.
+type FailureCode string
+
+const (
+	FailIdentity      FailureCode = "identity-mismatch"  // the BMC is not the ordered server's
+	FailHardware      FailureCode = "hardware-mismatch"  // fewer devices than ordered, or others
+	FailBMC           FailureCode = "bmc-unreachable"    // no answer in time
+	FailCredential    FailureCode = "bmc-credential"     // the login was refused: put another secret
+	FailUntrusted     FailureCode = "bmc-untrusted"      // the TLS key changed
+	FailBMCRefused    FailureCode = "bmc-refused"        // it answered no, or shows something else than was set
+	FailBootMode      FailureCode = "boot-mode-reverted" // UEFI fell back to Legacy
+	FailPower         FailureCode = "no-power"           // the power does not come on
+	FailUnsafe        FailureCode = "unsafe"             // a safety rule refused the act
+	FailNoBoot        FailureCode = "no-network-boot"    // no sign of a network boot
+	FailBootLoop      FailureCode = "chain-loop"         // the boot loader is fetched again and again
+	FailInstall       FailureCode = "install-timeout"    // it booted and has not phoned home
+	FailAgent         FailureCode = "agent-silent"       // the installed system's agent is not heard of
+	FailTask          FailureCode = "task-failed"        // drivers or runtime could not be set up
+	FailBurnIn        FailureCode = "burn-in-failed"     // a device failed a test
+	FailInconclusive  FailureCode = "burn-in-inconclusive"
+	FailDrainOverdue  FailureCode = "drain-overdue"  // a repair waits for jobs past its deadline
+	FailRepairOverdue FailureCode = "repair-overdue" // a repair waits for the technician past its time
+	FailCouldNotFix   FailureCode = "could-not-fix"  // the technician gave it back
+	FailInternal      FailureCode = "internal"       // a fault of ours
+)
