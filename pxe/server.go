@@ -252,6 +252,9 @@ func (s *Server) URL() string {
 	return u[:len(u)-len("/files")]
 }
 
+// Handler is the HTTP service alone, for a process that has its own listener.
+func (s *Server) Handler() http.Handler { return s.http.Handler }
+
 // Run serves until ctx ends, or until one of the services fails; then it stops all of them, hands over the evidence
 // that is left, and returns. It is nil after ctx ended.
 func (s *Server) Run(ctx context.Context) error {

@@ -21,7 +21,6 @@ import (
 	"io"
 	"io/fs"
 	"log/slog"
-	"net"
 	"net/http"
 	"net/netip"
 	"os"
@@ -257,24 +256,11 @@ func problem(w http.ResponseWriter, status int, text string) {
 
 // peer is who holds the other end of the connection. X-Forwarded-For and the like are what the client says.
 func peer(r *http.Request) netip.Addr {
-	if a, ok := r.Context().Value(peerKey{}).(netip.Addr); ok {
-		return a
-	}
 	a, err := netip.ParseAddrPort(r.RemoteAddr)
 	if err != nil {
 		return netip.Addr{}
 	}
 	return a.Addr().Unmap().WithZone("")
-}
-
-type peerKey struct{}
-
-// ConnContext keeps the peer's address of a connection; for http.Server's field of that name.
-func ConnContext(ctx context.Context, c net.Conn) context.Context {
-	if a, ok := c.RemoteAddr().(*net.TCPAddr); ok {
-		return context.WithValue(ctx, peerKey{}, a.AddrPort().Addr().Unmap().WithZone(""))
-	}
-	return ctx
 }
 
 // counter counts what was written. It passes ReadFrom on, which is what makes sendfile possible.

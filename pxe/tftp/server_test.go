@@ -186,8 +186,14 @@ func TestBlockNumbersRollOver(t *testing.T) {
 	p.want("options", []byte("\x00\x06windowsize\x0032\x00"))
 	p.ack(0)
 	var got bytes.Buffer
-	for block := uint16(1); ; block++ {
-		b := p.want("block", data(block))
+	for block := uint16(1); ; {
+		b := p.want("a block", []byte{0, 3})
+		if binary.BigEndian.Uint16(b[2:]) != block {
+			if binary.BigEndian.Uint16(b[2:])%32 == 0 {
+				p.ack(block - 1) // a busy machine was slow and the window came again
+			}
+			continue
+		}
 		got.Write(b[4:])
 		if block%32 == 0 || len(b) < 516 {
 			p.ack(block)
@@ -195,6 +201,7 @@ func TestBlockNumbersRollOver(t *testing.T) {
 		if len(b) < 516 {
 			break
 		}
+		block++
 	}
 	if !bytes.Equal(got.Bytes(), want) {
 		t.Fatalf("got %d bytes that differ from the %d sent", got.Len(), len(want))
