@@ -2,6 +2,7 @@ package bmc
 
 import (
 	"context"
+	"encoding/json"
 	"errors"
 	"fmt"
 	"log/slog"
@@ -128,4 +129,13 @@ func parseAddress(address string) (*url.URL, error) {
 		return nil, fmt.Errorf("bmc address of host %s: holds a user or a password; put them in the credential", u.Host)
 	}
 	return &url.URL{Scheme: u.Scheme, Host: strings.ToLower(u.Host)}, nil
+}
+
+// marshalSecret encodes a request that carries a password, which goes nowhere but to the BMC.
+func marshalSecret(v map[string]any) ([]byte, error) {
+	b, err := json.Marshal(v)
+	if err != nil {
+		return nil, errors.New("encode password change") // json's error could quote the value
+	}
+	return b, nil
 }

@@ -67,6 +67,7 @@ type Error struct {
 	URI       string // the resource, "" when it is about none
 	Status    int    // HTTP status, 0 without an answer
 	MessageID string // last part of the Redfish MessageId: UnableToModifyDuringSystemPOST
+	Args      []string
 	Detail    string // the BMC's words, or ours
 	Hint      string // what would be right, or what to do
 	Err       error  // cause
@@ -127,6 +128,9 @@ func (c *conn) refusal(op, uri string, err *schemas.Error) *Error {
 	e := &Error{Kind: ErrRefused, Op: op, Address: c.address, URI: uri, Status: err.HTTPReturnedStatusCode}
 	ids, words := messages(err)
 	e.MessageID, e.Detail = strings.Join(ids, ","), words
+	for _, x := range err.ExtendedInfos {
+		e.Args = append(e.Args, x.MessageArgs...)
+	}
 	switch {
 	case has(ids, "PasswordChangeRequired"):
 		e.Kind, e.Hint = ErrPasswordChange, "set a new password for the account first"

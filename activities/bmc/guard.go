@@ -33,7 +33,8 @@ type State struct {
 	SessionURI string
 	Revision   string // of the login that opened it
 	Refused    map[string]Refusal
-	Pin        string // the TLS key trusted on first use
+	TryingTill time.Time // a login is under way in some process, at most until then
+	Pin        string    // the TLS key trusted on first use
 }
 
 // Refusal counts how often one secret was refused. It is counted up before the try and forgotten after a success, so
@@ -77,15 +78,33 @@ func (e *errBreaker) Error() string {
 	return fmt.Sprintf("%s; not tried again before %s", e.why, e.until.UTC().Format(time.TimeOnly+"Z"))
 }
 
-// permit counts one try of a secret, or says why there is none left.
-func (s *State) permit(revision string, now time.Time) error {
+// errTrying is why a login has to wait: another process's is under way.
+var errTrying = errors.New("another login is under way")
+
+// permit counts one try of a secret, or says why there is none left. The try is over with settled, or after limit.
+func (s *State) permit(revision string, now time.Time, limit time.Duration) error {
+	if now.Before(s.TryingTill) {
+		return errTrying
+	}
+	if err := s.count(revision, now); err != nil {
+		return err
+	}
+	s.TryingTill = now.Add(limit)
+	return nil
+}
+
+func (s *State) count(revision string, now time.Time) error {
 	if r := s.Refused[revision]; r.Count >= maxRefusals {
 		return &errBreaker{why: fmt.Sprintf("this password was refused %d times", r.Count)}
 	} else if r.Count > 0 && now.Sub(r.Last) < refusalWindow {
 		return &errBreaker{until: r.Last.Add(refusalWindow), why: "this password was refused"}
 	}
 	recent, oldest := 0, now
-	for _, r := range s.Refused {
+	for rev, r := range s.Refused {
+		if rev != revision && now.Sub(r.Last) >= refusalWindow {
+			delete(s.Refused, rev) // a secret of the past
+			continue
+		}
 		if now.Sub(r.Last) < refusalWindow {
 			recent++
 			if r.Last.Before(oldest) {
@@ -105,6 +124,7 @@ func (s *State) permit(revision string, now time.Time) error {
 
 // takeBack uncounts a try that never reached the BMC's judgement.
 func (s *State) takeBack(revision string) {
+	s.TryingTill = time.Time{}
 	r := s.Refused[revision]
 	if r.Count--; r.Count <= 0 {
 		delete(s.Refused, revision)

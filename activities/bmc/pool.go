@@ -181,6 +181,11 @@ type Option func(*Config)
 // WithTiming sets how long things may take.
 func WithTiming(t Timing) Option { return func(c *Config) { c.Timing = t } }
 
+// WithRate sets how many requests a second the BMC gets, and how many at once.
+func WithRate(perSecond float64, burst int) Option {
+	return func(c *Config) { c.Rate, c.Burst = perSecond, burst }
+}
+
 // WithLog sets where the client logs.
 func WithLog(l *slog.Logger) Option { return func(c *Config) { c.Log = l } }
 

@@ -111,7 +111,7 @@ func (c *conn) collect(ctx context.Context, uri string, skip func(uri string, er
 
 // lenient is a skip that passes over what one resource can be wrong in, and ends at what concerns the whole BMC.
 func lenient(_ string, err error) error {
-	if statusIs(err, http.StatusNotFound, http.StatusBadRequest, http.StatusForbidden, http.StatusInternalServerError) || isKind(err, ErrBody) {
+	if statusIs(err, http.StatusBadRequest, http.StatusForbidden, http.StatusInternalServerError) || isKind(err, ErrNotFound) || isKind(err, ErrBody) {
 		return nil
 	}
 	return err

@@ -9,6 +9,7 @@ import (
 	"net/http"
 	"net/url"
 	"strings"
+	"time"
 
 	"github.com/stmcginnis/gofish/schemas"
 )
@@ -87,18 +88,25 @@ func (c *conn) session(ctx context.Context) (Secret, error) {
 	if token != "" || basic != nil {
 		return token, nil // another caller logged in meanwhile
 	}
-	// Another process may have.
-	err = c.pool.shared.Update(ctx, c.address, func(s *State) error {
-		c.mu.Lock()
-		defer c.mu.Unlock()
-		c.token, c.sessionURI = s.Token, s.SessionURI
-		token = s.Token
-		return nil
-	})
-	if err != nil || token != "" {
-		return token, err
+	for {
+		// Another process may have a session, or be about to.
+		err = c.pool.shared.Update(ctx, c.address, func(s *State) error {
+			c.mu.Lock()
+			defer c.mu.Unlock()
+			c.token, c.sessionURI = s.Token, s.SessionURI
+			token = s.Token
+			return nil
+		})
+		if err != nil || token != "" {
+			return token, err
+		}
+		if token, err = c.login(ctx, root); !errors.Is(err, errTrying) {
+			return token, err
+		}
+		if err := sleep(ctx, min(c.pool.cfg.Timing.Poll, 100*time.Millisecond)); err != nil {
+			return "", err
+		}
 	}
-	return c.login(ctx, root)
 }
 
 // login opens a session with the credential's secret, then with its pending one, as far as the budget goes. The caller
@@ -166,6 +174,9 @@ func (c *conn) loginWith(ctx context.Context, root *resource, l Login) error {
 			e.Kind = ErrCredential
 		}
 		if e.Kind == ErrCredential {
+			if err := c.settle(ctx, func(s *State) { s.TryingTill = time.Time{} }); err != nil {
+				return err
+			}
 			e.Hint = "put the right password; it is taken up without a restart"
 			c.pool.log.WarnContext(ctx, "bmc refused the login", "bmc", c.address, "user", l.User, "status", a.status)
 			return e // stays counted
@@ -178,7 +189,7 @@ func (c *conn) loginWith(ctx context.Context, root *resource, l Login) error {
 
 // permit takes one login from the budget.
 func (c *conn) permit(ctx context.Context, rev string) error {
-	err := c.pool.shared.Update(ctx, c.address, func(s *State) error { return s.permit(rev, now()) })
+	err := c.pool.shared.Update(ctx, c.address, func(s *State) error { return s.permit(rev, now(), c.pool.cfg.Timing.Call) })
 	var open *errBreaker
 	if errors.As(err, &open) {
 		return &Error{Kind: ErrCredential, Address: c.address, Err: open, Hint: "put the right password; it is taken up without a restart"}
@@ -199,7 +210,7 @@ func (c *conn) loggedIn(ctx context.Context, l Login, a *answer) error {
 	}
 	var theirs Secret
 	err := c.settle(ctx, func(s *State) {
-		s.Refused = nil
+		s.Refused, s.TryingTill = nil, time.Time{}
 		if theirs = s.Token; theirs != "" {
 			return // another process was faster: one session is enough
 		}
@@ -287,12 +298,12 @@ func (c *conn) basicLogin(ctx context.Context, l Login) error {
 		if e.Kind == ErrRefused {
 			e.Kind = ErrCredential
 		}
-		return e
+		return errors.Join(e, c.settle(ctx, func(s *State) { s.TryingTill = time.Time{} }))
 	}
 	c.mu.Lock()
 	c.basic = &l
 	c.mu.Unlock()
-	return c.settle(ctx, func(s *State) { s.Refused = nil })
+	return c.settle(ctx, func(s *State) { s.Refused, s.TryingTill = nil, time.Time{} })
 }
 
 // basicExchange sends one request with the password. Each is a login of its own to the BMC's lockout, so there is one at

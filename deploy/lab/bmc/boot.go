@@ -95,7 +95,7 @@ func (s *Server) patchBoot(path string, change Doc) *reply {
 	}
 	for prop, v := range change {
 		str, isString := v.(string)
-		if list := s.allowedBoot(prop); len(list) > 0 && isString && !slices.Contains(list, str) {
+		if list := s.allowedBoot(prop); len(list) > 0 && isString && !slices.Contains(list, str) && !(q.UndeclaredHTTP && str == "UefiHttp") {
 			return refuse(http.StatusBadRequest, "PropertyValueNotInList",
 				fmt.Sprintf("The value '%s' for the property %s is not in the list of acceptable values.", str, prop))
 		}

@@ -199,7 +199,7 @@ func (s *Server) handle(r *http.Request, path string, body []byte) *reply {
 		return rep
 	}
 	if s.mustSet && !(r.Method == http.MethodPatch && path == s.index.account) && !strings.HasPrefix(path, sessionsPath+"/") {
-		return refuse(http.StatusForbidden, "PasswordChangeRequired", "The password provided for this account must be changed before access is granted.")
+		return s.mustChange()
 	}
 	switch {
 	case get:
@@ -212,6 +212,15 @@ func (s *Server) handle(r *http.Request, path string, body []byte) *reply {
 		return s.post(r, path, in)
 	}
 	return refuse(http.StatusMethodNotAllowed, "OperationNotAllowed", "The HTTP method is not allowed on this resource.")
+}
+
+// mustChange refuses everything to an account with a factory password, and says where to change it. The caller holds mu.
+func (s *Server) mustChange() *reply {
+	rep := refuse(http.StatusForbidden, "PasswordChangeRequired", "The password provided for this account must be changed before access is granted. "+
+		"PATCH the Password property for this account located at the target URI '"+s.index.account+"' to complete this process.")
+	info, _ := dig(rep.doc, "error", "@Message.ExtendedInfo").([]any)
+	info[0].(Doc)["MessageArgs"] = list(s.index.account)
+	return rep
 }
 
 // get answers GET and HEAD. The caller holds mu.

@@ -40,6 +40,8 @@ type Quirks struct {
 	PxeIsBootNext bool
 	// ModeAlwaysReverts: the mode becomes Legacy whatever was sent. A broken machine, for tests.
 	ModeAlwaysReverts bool
+	// UndeclaredHTTP: the target UefiHttp is taken though the allowable values don't list it (GH200).
+	UndeclaredHTTP bool
 	// RefuseEqual: a PATCH that changes nothing is 400.
 	RefuseEqual bool
 	// IgnoreOverride: the PATCH is accepted and not kept (reported of iDRAC9).

@@ -1,0 +1,178 @@
+package bmc
+
+import (
+	"context"
+	"crypto/sha256"
+	"encoding/hex"
+	"sort"
+	"strings"
+	"time"
+)
+
+// LogEntry is one entry of one of the BMC's logs.
+type LogEntry struct {
+	Service   string    `json:"service"` // path of the log service
+	ID        string    `json:"id"`
+	Created   string    `json:"created"` // as the BMC wrote it; its clock is often wrong
+	At        time.Time `json:"at"`      // Created as a time; zero when it can't be read
+	Severity  string    `json:"severity"`
+	MessageID string    `json:"message_id,omitempty"`
+	Args      []string  `json:"args,omitempty"`
+	Message   string    `json:"message"`
+	Origin    string    `json:"origin,omitempty"` // resource that it is about
+	Resolved  *bool     `json:"resolved,omitempty"`
+	History   bool      `json:"history"` // was there at the first sight of this log: a baseline, not an event
+}
+
+// Cursor is how far a log was read. It is small, survives a restart as JSON, and needs no order of time.
+type Cursor struct {
+	Last   string   `json:"last"`   // print of the newest entry read
+	Recent []string `json:"recent"` // prints of those before it, newest first
+}
+
+// recentPrints is how many entries may be cleared selectively (Dell's lifecycle log drops old ones) before a log counts
+// as cleared.
+const recentPrints = 32
+
+// print identifies an entry. The Id alone doesn't: numbers begin again after a clear or a wrap.
+func (e LogEntry) print() string {
+	sum := sha256.Sum256([]byte(e.ID + "\x00" + e.Created + "\x00" + e.MessageID + "\x00" + e.Message))
+	return hex.EncodeToString(sum[:8])
+}
+
+// LogServices lists the paths of the logs: of the host, its baseboards, managers and chassis.
+func (c *Client) LogServices(ctx context.Context) (_ []string, err error) {
+	defer c.conn.named("list logs of", &err)
+	h, err := c.find(ctx)
+	if err != nil {
+		return nil, err
+	}
+	root, err := c.conn.root(ctx)
+	if err != nil {
+		return nil, err
+	}
+	ctx = inBulk(ctx)
+	owners := []string{h.uri}
+	owners = append(owners, h.others...)
+	for _, coll := range []string{"Managers", "Chassis"} {
+		list, err := c.conn.members(ctx, orDefault(root.link(coll), "/redfish/v1/"+coll))
+		if err != nil {
+			return nil, err
+		}
+		for _, m := range list {
+			owners = append(owners, m.uri)
+		}
+	}
+	var out []string
+	seen := map[string]bool{}
+	for _, uri := range owners {
+		r, err := c.conn.get(ctx, uri)
+		if err == nil {
+			var list []*resource
+			list, err = c.conn.members(ctx, r.link("LogServices"))
+			for _, m := range list {
+				if !seen[normalURI(m.uri)] {
+					seen[normalURI(m.uri)] = true
+					out = append(out, normalURI(m.uri))
+				}
+			}
+		}
+		if err := lenient(uri, err); err != nil {
+			return nil, err
+		}
+	}
+	return out, nil
+}
+
+// LogEntries reads what a log has new since cursor, oldest first, and the next cursor. A nil cursor is the first sight:
+// everything is returned, marked as history. After a clear or a wrap everything in it is new. An entry is never returned
+// twice, even by another caller that starts from the same cursor.
+func (c *Client) LogEntries(ctx context.Context, service string, cursor *Cursor) (_ []LogEntry, _ *Cursor, err error) {
+	defer c.conn.named("read log of", &err)
+	ctx = inBulk(ctx)
+	s, err := c.conn.get(ctx, service)
+	if err != nil {
+		return nil, cursor, err
+	}
+	members, err := c.conn.collect(ctx, orDefault(s.link("Entries"), strings.TrimRight(service, "/")+"/Entries"), lenient)
+	if err != nil {
+		return nil, cursor, err
+	}
+	all := make([]LogEntry, 0, len(members))
+	for _, m := range members {
+		all = append(all, entryOf(service, m))
+	}
+	sortEntries(all)
+	fresh, next := since(all, cursor)
+	return fresh, next, nil
+}
+
+func entryOf(service string, r *resource) LogEntry {
+	e := LogEntry{
+		Service: normalURI(service), ID: orDefault(r.str("Id"), lastSegment(r.uri)), Created: r.str("Created"), Severity: r.str("Severity"),
+		MessageID: r.str("MessageId"), Args: stringsOf(r.at("MessageArgs")), Message: r.str("Message"),
+		Origin: r.link("Links", "OriginOfCondition"),
+	}
+	if b, ok := r.at("Resolved").(bool); ok {
+		e.Resolved = &b
+	}
+	e.At = parseTime(e.Created)
+	return e
+}
+
+// parseTime reads the forms of time seen: RFC 3339, and Dell's zone without a colon.
+func parseTime(s string) time.Time {
+	for _, layout := range []string{time.RFC3339Nano, "2006-01-02T15:04:05-0700", "2006-01-02T15:04:05"} {
+		if t, err := time.Parse(layout, s); err == nil {
+			return t
+		}
+	}
+	return time.Time{}
+}
+
+// sortEntries puts entries oldest first. By number where all have one, since clocks jump; else by time where all have
+// one; else as they came.
+func sortEntries(list []LogEntry) {
+	numbers, times := true, true
+	for _, e := range list {
+		numbers = numbers && e.ID != "" && strings.Trim(e.ID, "0123456789") == ""
+		times = times && !e.At.IsZero()
+	}
+	switch {
+	case numbers:
+		sort.SliceStable(list, func(i, j int) bool { return natural(list[i].ID) < natural(list[j].ID) })
+	case times:
+		sort.SliceStable(list, func(i, j int) bool { return list[i].At.Before(list[j].At) })
+	}
+}
+
+// since picks the entries after a cursor. Pure.
+func since(all []LogEntry, cursor *Cursor) ([]LogEntry, *Cursor) {
+	next := &Cursor{}
+	for i := len(all) - 1; i >= 0 && len(next.Recent) <= recentPrints; i-- {
+		if next.Last == "" {
+			next.Last = all[i].print()
+			continue
+		}
+		next.Recent = append(next.Recent, all[i].print())
+	}
+	if cursor == nil {
+		for i := range all {
+			all[i].History = true
+		}
+		return all, next
+	}
+	if len(all) == 0 {
+		return nil, next // cleared, or a log that never had anything
+	}
+	at := map[string]int{}
+	for i, e := range all {
+		at[e.print()] = i
+	}
+	for _, p := range append([]string{cursor.Last}, cursor.Recent...) {
+		if i, ok := at[p]; ok && p != "" {
+			return all[i+1:], next
+		}
+	}
+	return all, next
+}

@@ -1,0 +1,197 @@
+package bmc_test
+
+import (
+	"errors"
+	"strings"
+	"testing"
+
+	"gpupool/activities/bmc"
+	lab "gpupool/deploy/lab/bmc"
+)
+
+// fast lifts the request rate: a lab BMC stands it.
+var fast = bmc.WithRate(1e6, 1000)
+
+// Every captured tree, served statefully and with Members in both orders, is identified, powered, booted and read with no
+// request that the firmware refuses.
+func TestEveryCapturedTreeIsDrivenWithNothingRefused(t *testing.T) {
+	t.Parallel()
+	gpus := map[string]int{"dell": 1, "gb300_hgx": 4, "hpe": 0, "lenovo": 8, "nvidia_gb200": 4, "nvidia_viking": 8, "supermicro": 8}
+	for _, name := range capturedNames {
+		for _, reversed := range []bool{false, true} {
+			t.Run(name+map[bool]string{false: " as captured", true: " reversed"}[reversed], func(t *testing.T) {
+				t.Parallel()
+				var opts []lab.Option
+				if reversed {
+					opts = append(opts, lab.WithMembersReversed())
+				}
+				boots := make(chan lab.Boot, 2)
+				s := serve(t, captured(t, name), lab.Hooks{PowerOn: func(b lab.Boot) { boots <- b }}, opts...)
+				c := dial(t, s, fast)
+				ctx := t.Context()
+				id, err := c.Identify(ctx)
+				if err != nil {
+					t.Fatal(err)
+				}
+				if id.Serial == "" || id.UUID == "" || id.Model == "" || id.Manufacturer == "" || len(id.GPUs) != gpus[name] {
+					t.Fatalf("identity %+v", id)
+				}
+				if _, err := c.BootOnceFromNetwork(ctx, bmc.PXE); err != nil {
+					t.Fatal(err)
+				}
+				if err := c.SetPower(ctx, bmc.Cycle); err != nil {
+					t.Fatal(err)
+				}
+				if b := <-boots; b.Target != "Pxe" || b.Mode == "Legacy" {
+					t.Fatalf("booted %+v", b)
+				}
+				// The Dell, HPE and Lenovo captures show only IndicatorLED.
+				for _, on := range []bool{true, false} {
+					if err := c.LocateLED(ctx, on); err != nil {
+						t.Fatal(err)
+					}
+				}
+				metrics, err := c.GPUMetrics(ctx, id)
+				if err != nil || len(metrics) != len(id.GPUs) {
+					t.Fatalf("metrics of %d of %d gpus: %v", len(metrics), len(id.GPUs), err)
+				}
+				checkMetrics(t, name, metrics)
+				if !reversed { // the long reads, once
+					readEverything(t, name, c)
+				}
+				if bad := refusals(s); bad != nil {
+					t.Errorf("refused: %v", bad)
+				}
+				for _, r := range s.Requests() {
+					if r.Method != "GET" && strings.Contains(r.Path, "HGX_Baseboard_0") {
+						t.Errorf("%s %s", r.Method, r.Path)
+					}
+				}
+			})
+		}
+	}
+}
+
+// checkMetrics holds what the captures show, and that what they don't show stays unknown.
+func checkMetrics(t *testing.T, name string, metrics []bmc.GPUMetrics) {
+	t.Helper()
+	for _, m := range metrics {
+		switch name {
+		case "nvidia_viking", "gb300_hgx":
+			if m.CorrectableECC == nil || name == "nvidia_viking" && *m.CorrectableECC != 0 || m.RemapUncorrectable == nil || m.PCIeReplays == nil {
+				t.Fatalf("%s %s: %+v", name, m.Slot, m)
+			}
+		case "nvidia_gb200": // its HGX BMC is still starting
+			if m.CorrectableECC != nil || m.TemperatureC != nil {
+				t.Fatalf("%s %s: a counter that the capture doesn't have: %+v", name, m.Slot, m)
+			}
+		case "dell":
+			if m.TemperatureC == nil || *m.TemperatureC != 34 || m.PowerW != nil {
+				t.Fatalf("%s: %+v", name, m)
+			}
+		}
+	}
+}
+
+func readEverything(t *testing.T, name string, c *bmc.Client) {
+	t.Helper()
+	ctx := t.Context()
+	services, err := c.LogServices(ctx)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if name != "gb300_hgx" && len(services) == 0 {
+		t.Fatal("no logs")
+	}
+	for _, svc := range services {
+		entries, cursor, err := c.LogEntries(ctx, svc, nil)
+		if errors.Is(err, bmc.ErrNotFound) {
+			continue // linked, not captured
+		}
+		if err != nil {
+			t.Fatal(err)
+		}
+		for _, e := range entries {
+			if !e.History {
+				t.Fatalf("%s %s: the first sight is a baseline", svc, e.ID)
+			}
+		}
+		if again, _, err := c.LogEntries(ctx, svc, cursor); err != nil || len(again) != 0 {
+			t.Fatalf("%s: %d entries came twice, %v", svc, len(again), err)
+		}
+	}
+	if name == "gb300_hgx" {
+		return // the capture has neither chassis nor firmware
+	}
+	sensors, err := c.Sensors(ctx)
+	if err != nil {
+		t.Fatal(err)
+	}
+	seen := map[string]bool{}
+	for _, s := range sensors {
+		if seen[s.URI] && s.URI != "" {
+			t.Fatalf("sensor %s twice", s.URI)
+		}
+		seen[s.URI] = true
+	}
+	if len(sensors) == 0 {
+		t.Fatal("no sensors")
+	}
+	if name == "nvidia_viking" && len(sensors) < 264 {
+		t.Fatalf("%d sensors, the chassis DGX alone has 264", len(sensors))
+	}
+	fw, err := c.Firmware(ctx)
+	if err != nil || len(fw) == 0 {
+		t.Fatalf("firmware: %d, %v", len(fw), err)
+	}
+	t.Logf("%s: %d logs, %d sensors, %d firmwares", name, len(services), len(sensors), len(fw))
+}
+
+// Case 5, as far as reading goes: one leak, absent sensors that are no alarm, a baseboard that isn't ready.
+func TestAGB200ShowsOneLeakAndABaseboardThatIsNotReady(t *testing.T) {
+	t.Parallel()
+	s := serve(t, captured(t, "nvidia_gb200"), lab.Hooks{})
+	c := dial(t, s, fast)
+	id, err := c.Identify(t.Context())
+	if err != nil {
+		t.Fatal(err)
+	}
+	if id.BaseboardsReady {
+		t.Fatal("HGX_BMC_0 is Starting: its GPUs can't be judged")
+	}
+	leaks, err := c.Leaks(t.Context())
+	if err != nil {
+		t.Fatal(err)
+	}
+	var leaking []string
+	for _, l := range leaks {
+		if l.Leaking() {
+			leaking = append(leaking, l.Name)
+		}
+	}
+	if len(leaking) != 1 || leaking[0] != "Chassis 0 LeakDetector 1 ColdPlate" {
+		t.Fatalf("leaking %v of %d detectors", leaking, len(leaks))
+	}
+	sensors, err := c.Sensors(t.Context())
+	if err != nil {
+		t.Fatal(err)
+	}
+	absent := 0
+	for _, x := range sensors {
+		if x.Health == "Critical" && x.State == "Absent" {
+			absent++
+		}
+		if x.Alarms() {
+			t.Errorf("%s alarms: %+v", x.Name, x)
+		}
+	}
+	if absent == 0 {
+		t.Fatal("the capture has absent sensors with health Critical")
+	}
+	if err := s.Patch("/redfish/v1/Managers/HGX_BMC_0", lab.Doc{"Status": lab.Doc{"State": "Enabled", "Health": "OK"}}); err != nil {
+		t.Fatal(err)
+	}
+	if id, err = c.Identify(t.Context()); err != nil || !id.BaseboardsReady {
+		t.Fatalf("ready %v, %v", id.BaseboardsReady, err)
+	}
+}
