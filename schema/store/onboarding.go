@@ -3,8 +3,10 @@ package store
 import (
 	"context"
 	"fmt"
+	"time"
 
 	"gpupool/schema"
+	"gpupool/schema/agentproto"
 )
 
 // BeginOnboarding moves an enrolled server to onboarding and takes the next attempt.
@@ -92,6 +94,47 @@ func (s *Store) MayReboot(ctx context.Context, server string) error {
 			return schema.Unsafe(fmt.Sprintf("server %s is %s", v.Name, v.Phase), "only a server that is repairing or retiring is power-cycled")
 		}
 		return tx.destructible(v)
+	})
+}
+
+// MayCutPower checks, at the moment of the act, that a repair may cut the power under jobs that live: their server drains
+// for an open repair, and its agent has not been heard of for silent, so that they can't be ended or watched in any
+// other way. With the power off they are proven to have ended; see PoweredOff.
+func (s *Store) MayCutPower(ctx context.Context, server string, silent time.Duration) error {
+	return s.Write(ctx, func(tx *Tx) error {
+		v, err := tx.server(server)
+		if err != nil {
+			return err
+		}
+		var open int64
+		if err := tx.db.Raw("SELECT count(*) FROM repairs WHERE server = ? AND closed_at = 0", v.ID).Scan(&open).Error; err != nil {
+			return err
+		}
+		switch heard := tx.now.Sub(v.AgentSeen); {
+		case v.Protected:
+			return schema.Unsafe("server "+v.Name+" is protected", "lift the flag with unprotect")
+		case open == 0 || v.Phase != schema.PhaseDraining && v.Phase != schema.PhaseRepairing:
+			return schema.Unsafe(fmt.Sprintf("server %s is %s and is not to be repaired", v.Name, v.Phase), "only a repair cuts the power under jobs")
+		case heard < silent:
+			return schema.Unsafe(fmt.Sprintf("the agent of server %s was heard of %s ago", v.Name, heard.Round(time.Second)), "its jobs can be ended without cutting the power")
+		}
+		return nil
+	})
+}
+
+// PoweredOff ends every task of a server whose power is proven to be off: no process of them is left.
+func (s *Store) PoweredOff(ctx context.Context, server, why string) error {
+	return s.Write(ctx, func(tx *Tx) error {
+		var open []schema.Task
+		if err := tx.db.Where("server = ? AND ended = 0", server).Order("created, id").Find(&open).Error; err != nil {
+			return err
+		}
+		for _, t := range open {
+			if err := tx.report(server, agentproto.TaskReport{Task: t.ID, Seq: t.Seq + 1, State: schema.TaskFailed, Text: why, NoneLeft: true}); err != nil {
+				return err
+			}
+		}
+		return nil
 	})
 }
 

@@ -1,0 +1,301 @@
+package bmc
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"strings"
+	"time"
+
+	"go.temporal.io/sdk/activity"
+	"go.temporal.io/sdk/worker"
+
+	"gpupool/activities/temporalerr"
+	"gpupool/schema"
+	"gpupool/schema/secret"
+	"gpupool/schema/store"
+)
+
+// Activities are what a server's process asks of its BMC. They run on the queue of the server's site. Each is
+// idempotent: a machine that is as asked gets no request, so an activity that is tried again does nothing twice.
+type Activities struct {
+	Store *store.Store
+	Keys  *secret.Ring // opens BMC passwords
+	Pool  *Pool
+}
+
+// Register adds the activities to a site's worker.
+func Register(w worker.ActivityRegistry, a *Activities) { w.RegisterActivity(a) }
+
+// reasons are the words for a failure that a person reads beside its text.
+var reasons = map[error]schema.FailureCode{
+	ErrUnreachable: schema.FailBMC, ErrBusy: schema.FailBMC, ErrBody: schema.FailBMC,
+	ErrCredential: schema.FailCredential, ErrPasswordChange: schema.FailCredential, ErrUntrusted: schema.FailUntrusted,
+	ErrModeReverted: schema.FailBootMode,
+}
+
+// wrap makes an error of a BMC one that Temporal understands, with its reason.
+func wrap(err error) error {
+	var e *Error
+	if !errors.As(err, &e) {
+		return temporalerr.Wrap(err)
+	}
+	reason, ok := reasons[e.Kind]
+	if !ok {
+		reason = schema.FailBMCRefused
+	}
+	return temporalerr.WithReason(err, string(reason))
+}
+
+// heartbeat is how often a call to a BMC tells that it lives; see workflows for the timeout.
+const heartbeat = 5 * time.Second
+
+// beating runs f with heartbeats. They are how a cancel reaches f while a BMC takes its time.
+func beating[T any](ctx context.Context, f func(context.Context) (T, error)) (T, error) {
+	stop, stopped := make(chan struct{}), make(chan struct{})
+	go func() {
+		defer close(stopped)
+		t := time.NewTicker(heartbeat)
+		defer t.Stop()
+		for {
+			activity.RecordHeartbeat(ctx)
+			select {
+			case <-t.C:
+			case <-stop:
+				return
+			}
+		}
+	}()
+	defer func() { close(stop); <-stopped }()
+	v, err := f(ctx)
+	return v, wrap(err)
+}
+
+// client opens the server's BMC. The password is read at each login, so that a changed one needs no restart.
+func (a *Activities) client(ctx context.Context, server string) (*Client, schema.Server, error) {
+	v, err := a.Store.Server(ctx, server)
+	if err != nil {
+		return nil, v, err
+	}
+	c, err := a.Pool.Client(Endpoint{Address: v.BMCAddress, Protocol: Protocol(v.BMCProtocol), Credential: func(ctx context.Context) (Login, error) {
+		user, password, err := a.Store.BMCCredential(ctx, v.ID, a.Keys)
+		return Login{User: user, Password: Secret(password)}, err
+	}})
+	return c, v, err
+}
+
+// VerifyIdentity compares what the BMC says the server is with what was enrolled, and records it. A BMC that was cabled
+// to another machine must never be told to wipe that machine.
+func (a *Activities) VerifyIdentity(ctx context.Context, server string) (schema.StepOutcome, error) {
+	return beating(ctx, func(ctx context.Context) (schema.StepOutcome, error) {
+		c, v, err := a.client(ctx, server)
+		if err != nil {
+			return schema.StepOutcome{}, err
+		}
+		id, err := c.Identify(ctx)
+		if err != nil {
+			return schema.StepOutcome{}, err
+		}
+		if err := id.Mismatch(Identity{Serial: v.Serial}); err != nil {
+			return schema.StepOutcome{Failure: &schema.StepFailure{Code: schema.FailIdentity, Text: fmt.Sprintf(
+				"the BMC at %s says serial %q; server %s was enrolled with serial %q. Nothing was changed. Is the BMC address right? Is the BMC cabled to this server?",
+				v.BMCAddress, id.Serial, v.Name, v.Serial)}}, nil
+		}
+		if err := a.Store.Identified(ctx, v.ID, id.UUID, id.Manufacturer, id.Model); err != nil {
+			return schema.StepOutcome{}, err
+		}
+		return schema.StepOutcome{Detail: strings.TrimSpace(fmt.Sprintf("%s %s, serial %s", id.Manufacturer, id.Model, id.Serial))}, nil
+	})
+}
+
+// Inspect compares the accelerators that the BMC shows with those ordered. A BMC that can't say (it shows none, the
+// power is off, a baseboard's own BMC still starts) leaves the question to the inventory that the agent takes later.
+func (a *Activities) Inspect(ctx context.Context, server string) (schema.StepOutcome, error) {
+	return beating(ctx, func(ctx context.Context) (schema.StepOutcome, error) {
+		c, v, err := a.client(ctx, server)
+		if err != nil {
+			return schema.StepOutcome{}, err
+		}
+		power, err := c.Power(ctx)
+		if err != nil {
+			return schema.StepOutcome{}, err
+		}
+		id, err := c.Identify(ctx)
+		if err != nil {
+			return schema.StepOutcome{}, err
+		}
+		return inspect(v, power, id), nil
+	})
+}
+
+// inspect is the judgement of Inspect.
+func inspect(v schema.Server, power PowerState, id Identity) schema.StepOutcome {
+	unknown := func(why string) schema.StepOutcome {
+		return schema.StepOutcome{Detail: "power " + string(power) + "; accelerators unknown out of band (" + why + "): the agent's inventory decides"}
+	}
+	switch {
+	case power != PowerOn:
+		return unknown("the server is not on")
+	case !id.BaseboardsReady:
+		return unknown("the GPU baseboard's BMC is starting")
+	case len(id.GPUs) == 0:
+		return unknown("the BMC shows none")
+	}
+	var bad []string
+	there := 0
+	for _, g := range id.GPUs {
+		switch {
+		case g.State == "Absent":
+			bad = append(bad, g.Slot+" is absent")
+		case g.Health == "Critical":
+			bad = append(bad, g.Slot+" is critical (serial "+orDefault(g.Serial, "not shown")+")")
+		default:
+			there++
+		}
+	}
+	if there < v.Accelerators {
+		text := fmt.Sprintf("the BMC shows %d of the %d accelerators ordered", there, v.Accelerators)
+		if bad != nil {
+			text += ": " + strings.Join(bad, ", ")
+		}
+		return schema.StepOutcome{Failure: &schema.StepFailure{Code: schema.FailHardware, Text: text + ". Reseat or replace them, or correct the order, then retry"}}
+	}
+	return schema.StepOutcome{Detail: fmt.Sprintf("power on; %d accelerators seen out of band", there)}
+}
+
+// Act names the server that a change of power or boot is for, and by what right.
+type Act struct {
+	Server string `json:"server"`
+	// Attempt is the onboarding attempt that acts; 0 = a repair or retirement.
+	Attempt int `json:"attempt,omitempty"`
+	// SilentFor, if set, lets a repair cut the power of a server whose jobs can't end any more: its agent must not have
+	// been heard of for that long.
+	SilentFor time.Duration `json:"silent_for,omitempty"`
+}
+
+// may asks the record, at the moment of the act, whether the server may be powered or booted by this right.
+func (a *Activities) may(ctx context.Context, act Act) error {
+	switch {
+	case act.Attempt > 0:
+		return a.Store.MayDestroy(ctx, act.Server, act.Attempt)
+	case act.SilentFor > 0:
+		return a.Store.MayCutPower(ctx, act.Server, act.SilentFor)
+	}
+	return a.Store.MayReboot(ctx, act.Server)
+}
+
+// act runs f on the server's BMC if it may, asking again right before.
+func (a *Activities) act(ctx context.Context, act Act, f func(context.Context, *Client) (string, error)) (string, error) {
+	return beating(ctx, func(ctx context.Context) (string, error) {
+		c, _, err := a.client(ctx, act.Server)
+		if err != nil {
+			return "", err
+		}
+		if err := c.Login(ctx); err != nil { // slow things first, so that the question is as fresh as it can be
+			return "", err
+		}
+		if err := a.may(ctx, act); err != nil {
+			return "", err
+		}
+		return f(ctx, c)
+	})
+}
+
+// PowerOff brings the power off, proven by a read. The power is cut at once: what is on the disk is to be wiped, or the
+// system doesn't answer.
+func (a *Activities) PowerOff(ctx context.Context, act Act) (string, error) {
+	return a.act(ctx, act, func(ctx context.Context, c *Client) (string, error) {
+		return "off", c.SetPower(ctx, Off, Hard())
+	})
+}
+
+// PowerOn brings the power on, proven by a read.
+func (a *Activities) PowerOn(ctx context.Context, act Act) (string, error) {
+	return a.act(ctx, act, func(ctx context.Context, c *Client) (string, error) {
+		return "on", c.SetPower(ctx, On)
+	})
+}
+
+// BootFromNetwork makes the next boot one from the network, proven by a read: by PXE, or by UEFI HTTP where the firmware
+// has no PXE.
+func (a *Activities) BootFromNetwork(ctx context.Context, act Act) (string, error) {
+	return a.act(ctx, act, func(ctx context.Context, c *Client) (string, error) {
+		set, err := c.BootOnceFromNetwork(ctx, PXE)
+		if errors.Is(err, ErrUnsupported) {
+			set, err = c.BootOnceFromNetwork(ctx, UEFIHTTP)
+		}
+		return strings.TrimSpace(set.Target + " " + set.Enabled + " " + set.Mode), err
+	})
+}
+
+// ClearOverride lets the server boot by its own order again: the undo of BootFromNetwork. It takes no right: it only
+// takes danger away.
+func (a *Activities) ClearOverride(ctx context.Context, server string) error {
+	_, err := beating(ctx, func(ctx context.Context) (string, error) {
+		c, _, err := a.client(ctx, server)
+		if err != nil {
+			return "", err
+		}
+		return "", c.ClearBootOverride(ctx)
+	})
+	return err
+}
+
+// Locate turns the locator light on or off. A machine without one is no failure.
+func (a *Activities) Locate(ctx context.Context, server string, on bool) error {
+	_, err := beating(ctx, func(ctx context.Context) (string, error) {
+		c, _, err := a.client(ctx, server)
+		if err != nil {
+			return "", err
+		}
+		if err := c.LocateLED(ctx, on); !errors.Is(err, ErrUnsupported) {
+			return "", err
+		}
+		return "", nil
+	})
+	return err
+}
+
+// Look is a server as its BMC shows it at one moment, for a diagnosis. What it doesn't say is empty.
+type Look struct {
+	Power    PowerState `json:"power"`
+	Progress string     `json:"progress,omitempty"` // Redfish BootProgress.LastState
+	Health   string     `json:"health,omitempty"`   // Redfish Status.Health of the system
+	Override string     `json:"override,omitempty"` // the boot override that still stands
+	Error    string     `json:"error,omitempty"`    // why the BMC could not be asked
+}
+
+// Look reads it. An unreachable BMC is an answer here, not an error: the diagnosis goes on without it.
+func (a *Activities) Look(ctx context.Context, server string) (Look, error) {
+	return beating(ctx, func(ctx context.Context) (Look, error) {
+		c, _, err := a.client(ctx, server)
+		if err != nil {
+			return Look{Power: PowerUnknown, Error: err.Error()}, nil
+		}
+		look, err := c.lookAt(ctx)
+		if ctx.Err() != nil {
+			return look, ctx.Err()
+		}
+		if err != nil {
+			look = Look{Power: PowerUnknown, Error: err.Error()}
+		}
+		return look, nil
+	})
+}
+
+func (c *Client) lookAt(ctx context.Context) (l Look, err error) {
+	defer c.conn.named("look at", &err)
+	h, err := c.find(ctx)
+	if err != nil {
+		return l, err
+	}
+	sys, err := c.conn.get(ctx, h.uri)
+	if err != nil {
+		return l, err
+	}
+	l = Look{Power: powerOf(sys), Progress: sys.str("BootProgress", "LastState"), Health: sys.str("Status", "Health")}
+	if set, err := c.Boot(ctx); err == nil && set.Enabled != "" && set.Enabled != "Disabled" {
+		l.Override = set.Target + " " + set.Enabled
+	}
+	return l, nil
+}
