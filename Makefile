@@ -1,0 +1,66 @@
+# gpupool. `make` lists the targets.
+
+SHELL := bash
+.SHELLFLAGS := -eu -o pipefail -c
+.DEFAULT_GOAL := help
+
+# How many packages build and test at once. Many tests start servers of their own: more than cores
+# makes them slow, not fast.
+P ?= 2
+TOOLS := build/tools
+GOLANGCI_VERSION := v2.15.0
+GOLANGCI := $(TOOLS)/golangci-lint-$(GOLANGCI_VERSION)
+
+.PHONY: help build binary demo test unit lint generate generate-check bench chaos soak clean
+
+help: ## list the targets
+	@sed -nE 's/^([a-z-]+):.*## (.*)/  make \1\t\2/p' $(MAKEFILE_LIST) | expand -t 24
+
+build: binary ## build build/gpupool and build/gpupool-agent
+	@deploy/build.sh gpupool-agent
+
+binary:
+	@deploy/build.sh gpupool
+
+demo: binary ## run the whole story on simulated servers; DEMO_EXIT=1 ends when it is told
+	@build/gpupool demo
+
+test: ## install what the tests need and run them all
+	@deploy/packages.sh
+	go test -p $(P) -timeout 20m ./...
+
+unit: ## the fast loop: tests that neither link the Temporal server nor start other programs
+	go test -short -p $(P) $$(go list -deps -test -f '{{if .ForTest}}{{.ForTest}} {{join .Deps ","}}{{end}}' ./... | grep -v go.temporal.io/server/ | cut -d' ' -f1 | grep ^gpupool/ | grep -v ^gpupool/deploy | sort -u)
+
+lint: $(GOLANGCI) ## linters (.golangci.yml) and the check that workflows are deterministic
+	$(GOLANGCI) run ./...
+	@if [ -d workflows ]; then echo "go tool workflowcheck ./workflows/..."; go tool workflowcheck ./workflows/...; fi
+
+$(GOLANGCI):
+	@echo "building golangci-lint $(GOLANGCI_VERSION), once; about a minute"
+	@mkdir -p $(TOOLS)
+	@GOFLAGS= GOBIN=$(CURDIR)/$(TOOLS) go install github.com/golangci/golangci-lint/v2/cmd/golangci-lint@$(GOLANGCI_VERSION)
+	@mv $(TOOLS)/golangci-lint $@
+
+generate: ## write generated code and documents again
+	go generate ./...
+
+generate-check: ## fail where generated files differ from what the generators make
+	@state() { git diff HEAD -- . ':!build'; git ls-files --others --exclude-standard; }; \
+	before=$$(state); $(MAKE) --no-print-directory generate; after=$$(state); \
+	if [ "$$before" != "$$after" ]; then \
+		diff <(printf '%s\n' "$$before") <(printf '%s\n' "$$after") | head -40; \
+		echo "generated files are out of date: run 'make generate' and commit what it changes" >&2; exit 1; \
+	fi
+
+bench: binary ## measure; ONLY=group for one of system, engine, pxe, ...; writes build/bench.json
+	@build/gpupool bench $(if $(ONLY),--only $(ONLY)) --json build/bench.json
+
+chaos: ## the tests that kill processes, over and over; N=times
+	go test -p $(P) -count $(or $(N),5) -timeout 60m -run 'Kill|SIGKILL|Crash' ./...
+
+soak: ## fuzz targets and property tests for SECONDS=n (300) all together
+	@deploy/soak.sh $(or $(SECONDS),300)
+
+clean: ## remove what was built
+	rm -rf build
