@@ -1,0 +1,148 @@
+// Package bootstore connects the boot service's small interfaces to the record: machines, boot tokens, evidence, leases.
+//
+// Invariant: what is read is read now, from the database, so that an arming is seen by the very next packet; a token
+// leaves this package once, when it is minted, and only its hash is kept. Not here: what a document holds
+// (activities/install), packets and scripts (pxe).
+package bootstore
+
+import (
+	"context"
+	"crypto/rand"
+	"encoding/base64"
+	"errors"
+	"time"
+
+	"gpupool/pxe/boot"
+	"gpupool/pxe/lease"
+	"gpupool/schema"
+	"gpupool/schema/store"
+)
+
+// Store is boot.Inventory, boot.Tokens, boot.Recorder and, by Leases, lease.Store.
+type Store struct {
+	db *store.Store
+	// ttl bounds a token's life beside its arming; it must outlast an install.
+	ttl time.Duration
+}
+
+// DefaultTokenTTL is longer than an install takes; a token ends earlier with its attempt.
+const DefaultTokenTTL = 2 * time.Hour
+
+// New connects to a record. ttl of 0 is DefaultTokenTTL.
+func New(s *store.Store, ttl time.Duration) *Store {
+	if ttl <= 0 {
+		ttl = DefaultTokenTTL
+	}
+	return &Store{db: s, ttl: ttl}
+}
+
+var (
+	_ boot.Inventory = (*Store)(nil)
+	_ boot.Tokens    = (*Store)(nil)
+	_ boot.Recorder  = (*Store)(nil)
+	_ lease.Store    = Leases{}
+)
+
+// ByMAC finds the server that has the MAC.
+func (s *Store) ByMAC(ctx context.Context, mac string) (boot.Machine, bool, error) {
+	v, err := s.db.ServerByMAC(ctx, mac)
+	return s.machine(ctx, v, err)
+}
+
+// ByID finds a server by its id.
+func (s *Store) ByID(ctx context.Context, id string) (boot.Machine, bool, error) {
+	v, err := s.db.Server(ctx, id)
+	return s.machine(ctx, v, err)
+}
+
+func (s *Store) machine(ctx context.Context, v schema.Server, err error) (boot.Machine, bool, error) {
+	if schema.Is(err, schema.CodeNotFound) {
+		return boot.Machine{}, false, nil
+	}
+	if err != nil {
+		return boot.Machine{}, false, err
+	}
+	m := boot.Machine{ID: v.ID, Name: v.Name, Phase: v.Phase, Protected: v.Protected, Arch: v.Arch}
+	if v.Phase != schema.PhaseOnboarding {
+		return m, true, nil // no other phase is ever armed: most packets cost one query
+	}
+	armed, ok, err := s.db.Armed(ctx, v.ID)
+	if ok {
+		m.Armed = &armed
+	}
+	return m, err == nil, err
+}
+
+// Mint makes a token of 32 random bytes and keeps its hash.
+func (s *Store) Mint(ctx context.Context, server string, attempt int, purpose schema.BootPurpose) (string, error) {
+	raw := make([]byte, 32)
+	if _, err := rand.Read(raw); err != nil {
+		return "", err
+	}
+	token := base64.RawURLEncoding.EncodeToString(raw)
+	if err := s.db.MintBootToken(ctx, server, attempt, purpose, store.HashToken(token), s.ttl); err != nil {
+		return "", err
+	}
+	return token, nil
+}
+
+// Check says what a token stands for.
+func (s *Store) Check(ctx context.Context, token string) (boot.Grant, error) {
+	return grant(s.db.BootGrant(ctx, store.HashToken(token)))
+}
+
+// Use is Check, and marks item as fetched.
+func (s *Store) Use(ctx context.Context, token, item string) (boot.Grant, error) {
+	return grant(s.db.UseBootToken(ctx, store.HashToken(token), item))
+}
+
+func grant(t schema.BootToken, err error) (boot.Grant, error) {
+	switch {
+	case schema.Is(err, schema.CodeForbidden):
+		return boot.Grant{}, errors.Join(boot.ErrToken, err)
+	case schema.Is(err, schema.CodeConflict):
+		return boot.Grant{}, errors.Join(boot.ErrTokenUsed, err)
+	}
+	return boot.Grant{Server: t.Server, Attempt: t.Attempt, Purpose: t.Purpose}, err
+}
+
+// Record keeps evidence as events.
+func (s *Store) Record(ctx context.Context, at []time.Time, evidence []schema.BootEvidence) error {
+	if len(evidence) == 0 {
+		return nil
+	}
+	return s.db.RecordBoots(ctx, at, evidence)
+}
+
+// Leases is lease.Store in the record.
+type Leases struct{ DB *store.Store }
+
+// ByMAC implements lease.Store.
+func (l Leases) ByMAC(ctx context.Context, subnet, mac string) (schema.Lease, bool, error) {
+	return l.DB.LeaseByMAC(ctx, subnet, mac)
+}
+
+// ByIP implements lease.Store.
+func (l Leases) ByIP(ctx context.Context, ip string) (schema.Lease, bool, error) {
+	return l.DB.LeaseByIP(ctx, ip)
+}
+
+// Commit implements lease.Store: it returns once the database has the batch.
+func (l Leases) Commit(ctx context.Context, now time.Time, batch []schema.Lease) ([]error, error) {
+	taken, err := l.DB.CommitLeases(ctx, now, batch)
+	if err != nil {
+		return nil, err
+	}
+	errs := make([]error, len(batch))
+	for i, t := range taken {
+		if t {
+			errs[i] = lease.ErrTaken
+		}
+	}
+	return errs, nil
+}
+
+// List implements lease.Store.
+func (l Leases) List(ctx context.Context, subnet string) ([]schema.Lease, error) {
+	return l.DB.Leases(ctx, subnet)
+}

@@ -1,0 +1,130 @@
+// Package node is what a server's process asks of the server's agent: an inventory, drivers, the container runtime, a
+// burn-in; and what the agent's answer means for the process.
+//
+// Invariants: a task's id is workflow, attempt, step and try, so that asking again asks once; a burn-in passes only by
+// its own word "passed" over as many devices as were ordered, never by an exit code; large results stay in the record
+// and only the verdict goes to the workflow. Not here: the agent (worker/agent), jobs' tasks (activities/job).
+package node
+
+import (
+	"context"
+	"encoding/json"
+	"fmt"
+	"time"
+
+	"go.temporal.io/sdk/worker"
+
+	"gpupool/activities/temporalerr"
+	"gpupool/schema"
+	"gpupool/schema/agentproto"
+	"gpupool/schema/store"
+)
+
+// Activities is registered with the core task queue; they run as local activities.
+type Activities struct{ Store *store.Store }
+
+// Register adds the activities to a core worker.
+func Register(w worker.ActivityRegistry, a *Activities) { w.RegisterActivity(a) }
+
+// Ask is one piece of work for a server's agent.
+type Ask struct {
+	ID       string          `json:"id"`
+	Workflow string          `json:"workflow"`
+	Server   string          `json:"server"`
+	Attempt  int             `json:"attempt"`
+	Kind     schema.TaskKind `json:"kind"`
+	Profile  string          `json:"profile,omitempty"` // drivers, runtime: the versioned profile
+	Suite    string          `json:"suite,omitempty"`   // burn-in; empty = the agent's own
+	// NewSerial, for an inventory after a repair: the part that was put in must be there.
+	NewSerial string `json:"new_serial,omitempty"`
+	// OldSerial, for an inventory after a repair that put a new part in: it must be gone.
+	OldSerial string `json:"old_serial,omitempty"`
+}
+
+// State is how far the work has come.
+type State struct {
+	Ended   bool                `json:"ended"`
+	Claimed bool                `json:"claimed"` // the agent has it
+	Outcome *schema.StepOutcome `json:"outcome,omitempty"`
+	// Inconclusive says that a burn-in proved neither: one more try is fair.
+	Inconclusive bool `json:"inconclusive,omitempty"`
+}
+
+// Do gives the agent the work, once, and says how far it has come. It is both the asking and the looking.
+func (a *Activities) Do(ctx context.Context, in Ask) (State, error) {
+	v, err := a.Store.Server(ctx, in.Server)
+	if err != nil {
+		return State{}, temporalerr.Wrap(err)
+	}
+	t, err := a.Store.Task(ctx, in.ID)
+	if schema.Is(err, schema.CodeNotFound) {
+		payload, perr := payload(in, v)
+		if perr != nil {
+			return State{}, perr
+		}
+		return State{}, temporalerr.Wrap(a.Store.QueueTask(ctx, schema.Task{ID: in.ID, Server: v.ID, Workflow: in.Workflow, Kind: in.Kind, Attempt: in.Attempt, Epoch: v.Epoch, Payload: string(payload)}))
+	}
+	if err != nil {
+		return State{}, temporalerr.Wrap(err)
+	}
+	return judge(in, v, t), nil
+}
+
+func payload(in Ask, v schema.Server) ([]byte, error) {
+	switch in.Kind {
+	case schema.TaskBurnIn:
+		return json.Marshal(agentproto.BurnIn{Suite: in.Suite, Model: v.Model, Devices: v.Accelerators})
+	case schema.TaskDrivers, schema.TaskRuntime:
+		return json.Marshal(agentproto.Setup{Profile: in.Profile, Vendor: vendorOf(v.Model)})
+	case schema.TaskInventory:
+		return []byte("{}"), nil
+	}
+	return nil, temporalerr.Wrap(schema.Invalid("kind", string(in.Kind), "inventory, drivers, runtime or burn-in"))
+}
+
+// Drop ends work that nobody waits for any more.
+func (a *Activities) Drop(ctx context.Context, id string) error {
+	return temporalerr.Wrap(a.Store.CancelTask(ctx, id, 10*time.Second))
+}
+
+// Heard is when a server's agent was heard of.
+type Heard struct {
+	At     schema.Instant `json:"at"`
+	BootID string         `json:"boot_id"`
+}
+
+// Agent reads it.
+func (a *Activities) Agent(ctx context.Context, server string) (Heard, error) {
+	v, err := a.Store.Server(ctx, server)
+	return Heard{At: v.AgentSeen, BootID: v.BootID}, temporalerr.Wrap(err)
+}
+
+// judge says what a task's end means.
+func judge(in Ask, v schema.Server, t schema.Task) State {
+	s := State{Ended: t.State.Ended(), Claimed: t.Claimed != 0}
+	if !s.Ended {
+		return s
+	}
+	switch {
+	case t.Kind == schema.TaskBurnIn:
+		s.Outcome, s.Inconclusive = burnIn(v, t)
+	case t.State != schema.TaskDone:
+		s.Outcome = failed(schema.FailTask, true, "%s ended as %s: %s", t.Kind, t.State, said(t))
+	case t.Kind == schema.TaskInventory:
+		s.Outcome = inventory(in, v, t)
+	default:
+		s.Outcome = &schema.StepOutcome{Detail: t.Text}
+	}
+	return s
+}
+
+func failed(code schema.FailureCode, retryable bool, format string, args ...any) *schema.StepOutcome {
+	return &schema.StepOutcome{Failure: &schema.StepFailure{Code: code, Text: fmt.Sprintf(format, args...), Retryable: retryable}}
+}
+
+func said(t schema.Task) string {
+	if t.Text == "" {
+		return "the agent gave no words"
+	}
+	return t.Text
+}

@@ -1,0 +1,143 @@
+package node
+
+import (
+	"encoding/json"
+	"fmt"
+	"slices"
+	"strings"
+
+	"gpupool/schema"
+	"gpupool/schema/agentproto"
+)
+
+func vendorOf(model string) string {
+	vendor, _, _ := strings.Cut(model, "-")
+	return vendor
+}
+
+// inventory compares what the agent reads with what was ordered, and after a repair with what the technician said.
+func inventory(in Ask, v schema.Server, t schema.Task) *schema.StepOutcome {
+	var inv agentproto.Inventory
+	if err := json.Unmarshal([]byte(t.Result), &inv); err != nil {
+		return failed(schema.FailTask, true, "the inventory can't be read: %v", err)
+	}
+	if inv.Serial != "" && !strings.EqualFold(inv.Serial, v.Serial) {
+		return failed(schema.FailIdentity, false, "the installed system runs on a machine with serial %q, server %s was enrolled with %q: is the BMC cabled to another machine?", inv.Serial, v.Name, v.Serial)
+	}
+	var good, bad []string
+	serials := map[string]bool{}
+	slots := map[string]bool{}
+	for _, d := range inv.Devices {
+		serials[d.Serial] = d.Serial != ""
+		slots[d.Slot] = true
+		name := d.Slot + " (serial " + orNone(d.Serial) + ")"
+		switch {
+		case d.Error != "":
+			bad = append(bad, name+" could not be read: "+d.Error)
+		case d.Model != v.Model:
+			bad = append(bad, name+" is a "+orNone(d.Model)+", ordered "+v.Model)
+		default:
+			good = append(good, d.Slot)
+		}
+	}
+	if in.NewSerial != "" && !serials[in.NewSerial] {
+		return failed(schema.FailHardware, true, "the new part %s is not seen: is it seated? is the serial right? Seen: %s", in.NewSerial, listed(inv.Devices))
+	}
+	if in.NewSerial != "" && in.OldSerial != "" && serials[in.OldSerial] {
+		return failed(schema.FailHardware, true, "the failed part %s is still in: was the right one replaced?", in.OldSerial)
+	}
+	if len(good) < v.Accelerators {
+		text := fmt.Sprintf("%d of the %d %s ordered are there", len(good), v.Accelerators, v.Model)
+		if missing := missingSlots(inv.Devices, v.Accelerators); len(missing) > 0 {
+			text += "; missing: " + strings.Join(missing, ", ")
+		}
+		if len(bad) > 0 {
+			text += "; " + strings.Join(bad, "; ")
+		}
+		return failed(schema.FailHardware, true, "%s. Seen: %s", text, listed(inv.Devices))
+	}
+	if len(bad) > 0 {
+		return failed(schema.FailHardware, true, "%s", strings.Join(bad, "; "))
+	}
+	return &schema.StepOutcome{Detail: fmt.Sprintf("%d %s", len(good), v.Model)}
+}
+
+// missingSlots names the slots that a row of numbered ones lacks: SXM1, SXM2, SXM4 of 4 lacks SXM3. Where the names are
+// not such a row it names none: a wrong name would send a technician to a good part.
+func missingSlots(devices []agentproto.Device, ordered int) []string {
+	prefix, first, have := "", 1, map[int]bool{}
+	for i, d := range devices {
+		cut := len(strings.TrimRight(d.Slot, "0123456789"))
+		var n int
+		if _, err := fmt.Sscanf(d.Slot[cut:], "%d", &n); err != nil || i > 0 && d.Slot[:cut] != prefix {
+			return nil
+		}
+		prefix, have[n] = d.Slot[:cut], true
+		if n == 0 {
+			first = 0
+		}
+	}
+	if len(have) == 0 {
+		return nil
+	}
+	var missing []string
+	for n := first; n < first+ordered; n++ {
+		if !have[n] {
+			missing = append(missing, fmt.Sprintf("%s%d", prefix, n))
+		}
+	}
+	if prefix == "OAM" && first == 1 && len(devices)+1 == ordered && have[ordered-1] && !have[ordered] {
+		return []string{"OAM0"} // OAM modules are numbered from 0: the one that would prove it is the one that is missing
+	}
+	return missing
+}
+
+func listed(devices []agentproto.Device) string {
+	if len(devices) == 0 {
+		return "no device at all"
+	}
+	var out []string
+	for _, d := range devices {
+		out = append(out, strings.TrimSpace(d.Slot+" "+d.Serial))
+	}
+	return strings.Join(out, ", ")
+}
+
+func orNone(s string) string {
+	if s == "" {
+		return "not shown"
+	}
+	return s
+}
+
+// burnIn has three outcomes. Failed needs a device and a test that are named; everything that is not clearly passed or
+// failed is inconclusive: a tool that is missing, a deadline, an answer that was cut off, tests that were skipped.
+func burnIn(v schema.Server, t schema.Task) (_ *schema.StepOutcome, inconclusive bool) {
+	var r agentproto.BurnInResult
+	err := json.Unmarshal([]byte(t.Result), &r)
+	unsure := func(format string, args ...any) (*schema.StepOutcome, bool) {
+		return failed(schema.FailInconclusive, true, "burn-in proved nothing either way: "+format, args...), true
+	}
+	if err == nil && len(r.Failed) > 0 {
+		var words []string
+		for _, f := range r.Failed {
+			words = append(words, strings.TrimSpace(fmt.Sprintf("%s (%s) failed %s: %s", orNone(f.Slot), orNone(f.Device), f.Test, f.Text)))
+		}
+		return failed(schema.FailBurnIn, false, "%s", strings.Join(words, "; ")), false
+	}
+	switch {
+	case t.State != schema.TaskDone:
+		return unsure("it ended as %s: %s", t.State, said(t))
+	case err != nil:
+		return unsure("its result can't be read (%v)", err)
+	case r.Outcome != "passed":
+		return unsure("outcome %q: %s", r.Outcome, said(t))
+	case len(r.Tests) == 0:
+		return unsure("no test was run")
+	}
+	devices := slices.Compact(slices.Sorted(slices.Values(r.Devices)))
+	if len(devices) < v.Accelerators {
+		return failed(schema.FailHardware, true, "burn-in covered %d of the %d devices ordered (%s): find the missing one", len(devices), v.Accelerators, strings.Join(devices, ", ")), false
+	}
+	return &schema.StepOutcome{Detail: fmt.Sprintf("passed: %s on %d devices", strings.Join(r.Tests, ", "), len(devices))}, false
+}
