@@ -121,6 +121,9 @@ func (c *Client) setOverride(ctx context.Context, want override) (BootSetting, e
 			return BootSetting{}, err
 		}
 	}
+	if object(settings.at("Boot"))[propEnabled] == nil && object(system.at("Boot"))[propEnabled] == nil {
+		return BootSetting{}, &Error{Kind: ErrUnsupported, Address: c.conn.address, URI: h.uri, Detail: "this system has no boot override"}
+	}
 	if err := c.checkAllowed(h, &want, settings, system); err != nil {
 		return BootSetting{}, err
 	}
@@ -131,7 +134,7 @@ func (c *Client) setOverride(ctx context.Context, want override) (BootSetting, e
 	if want.mode != "" {
 		change[propMode] = want.mode
 	}
-	if _, shown := settings.at("Boot").(map[string]any)[propURI]; shown && want.uri != "" {
+	if _, shown := object(settings.at("Boot"))[propURI]; shown && want.uri != "" {
 		change[propURI] = want.uri
 	}
 	for resync := false; ; resync = true {
@@ -181,7 +184,7 @@ func (c *Client) checkAllowed(h *host, want *override, resources ...*resource) e
 	hasMode := len(listed(propMode)) > 0
 	shown := ""
 	for _, r := range resources {
-		if v, ok := r.at("Boot").(map[string]any)[propMode]; ok {
+		if v, ok := object(r.at("Boot"))[propMode]; ok {
 			hasMode = true
 			shown = orDefault(shown, text(v))
 		}

@@ -190,3 +190,17 @@ func TestEveryTagMannerIsMet(t *testing.T) {
 		})
 	}
 }
+
+func TestASystemWithoutAnOverrideSaysSoBeforeAnyRequest(t *testing.T) {
+	t.Parallel()
+	for _, boot := range []any{nil, "none"} {
+		s := serve(t, profile(t, lab.Dell), lab.Hooks{})
+		s.AddFault(lab.Fault{Path: s.SystemPath(), Merge: lab.Doc{"Boot": boot}})
+		if _, err := dial(t, s).BootOnceFromNetwork(t.Context(), bmc.PXE); !errors.Is(err, bmc.ErrUnsupported) {
+			t.Fatalf("boot %v: %v", boot, err)
+		}
+		if seen := sent(s); seen != nil {
+			t.Fatalf("sent %v", seen)
+		}
+	}
+}

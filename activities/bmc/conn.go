@@ -48,6 +48,7 @@ type conn struct {
 	sessionURI string
 	basic      *Login // SessionService is absent: Basic, one request at a time
 	service    *resource
+	hosts      map[string]*host // by the SystemID asked for
 }
 
 type lane int
@@ -73,6 +74,7 @@ func newConn(p *Pool, base *url.URL) *conn {
 	c := &conn{
 		pool: p, base: base, address: base.String(), limit: p.limiter(),
 		lanes: [2]chan struct{}{make(chan struct{}, 2), make(chan struct{}, 1)}, auth: make(chan struct{}, 1),
+		hosts: map[string]*host{},
 	}
 	t := p.cfg.Timing
 	c.http = &http.Client{

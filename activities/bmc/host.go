@@ -13,6 +13,7 @@ func isKind(err, kind error) bool { return errors.Is(err, kind) }
 // host is the member of Systems that is the server itself, and what was found with it. It doesn't change while a machine
 // lives, so it is looked for once.
 type host struct {
+	found    time.Time
 	uri      string
 	settings string   // resource that takes the boot override, "" for the system itself
 	others   []string // systems that can't be reset: GPU baseboards
@@ -27,21 +28,25 @@ type host struct {
 	noReset  bool // named by SystemID and without a reset: nothing may be powered
 }
 
-// find returns the host, looking for it at the first call.
+// hostFor is how long what was found holds: a firmware update may change it.
+const hostFor = 15 * time.Minute
+
+// find returns the host. What was found is kept with the connection, for every caller.
 func (c *Client) find(ctx context.Context) (*host, error) {
-	c.hostMu.Lock()
-	h := c.host
-	c.hostMu.Unlock()
-	if h != nil {
+	c.conn.mu.Lock()
+	h := c.conn.hosts[c.systemID]
+	c.conn.mu.Unlock()
+	if h != nil && now().Sub(h.found) < hostFor {
 		return h, nil
 	}
 	h, err := c.look(ctx)
 	if err != nil {
 		return nil, err
 	}
-	c.hostMu.Lock()
-	defer c.hostMu.Unlock()
-	c.host = h
+	h.found = now()
+	c.conn.mu.Lock()
+	defer c.conn.mu.Unlock()
+	c.conn.hosts[c.systemID] = h
 	return h, nil
 }
 
@@ -53,7 +58,11 @@ func (c *Client) look(ctx context.Context) (*host, error) {
 	if err != nil {
 		return nil, err
 	}
-	systems, err := c.conn.collect(ctx, orDefault(root.link("Systems"), "/redfish/v1/Systems"), lenient)
+	var unread error
+	systems, err := c.conn.collect(ctx, orDefault(root.link("Systems"), "/redfish/v1/Systems"), func(uri string, err error) error {
+		unread = err // the host may be the one that could not be read
+		return lenient(uri, err)
+	})
 	if err != nil {
 		return nil, err
 	}
@@ -90,6 +99,8 @@ func (c *Client) look(ctx context.Context) (*host, error) {
 		}
 	}
 	switch {
+	case best == nil && unread != nil:
+		return nil, unread
 	case best == nil && c.systemID != "":
 		return nil, &Error{Kind: ErrNoHost, Address: c.conn.address, Detail: fmt.Sprintf("no system %q, it lists %s", c.systemID, strings.Join(names, ", "))}
 	case best == nil:
@@ -109,7 +120,15 @@ func (c *Client) look(ctx context.Context) (*host, error) {
 	h.chassis, h.managers = best.links("Links", "Chassis"), best.links("Links", "ManagedBy")
 	h.make = makeOf(root, best)
 	h.model = best.word("Model")
-	h.quirks = quirksOf(h.make, h.model, "")
+	firmware := ""
+	if len(h.managers) > 0 && firmwareMatters(h.make) {
+		m, err := c.conn.get(ctx, h.managers[0])
+		if err := lenient("", err); err != nil {
+			return nil, err
+		}
+		firmware = m.word("FirmwareVersion")
+	}
+	h.quirks = quirksOf(h.make, h.model, firmware)
 	for _, q := range h.quirks {
 		q.apply(&h.manners)
 	}

@@ -30,7 +30,9 @@ type Identity struct {
 	CPUs            int      `json:"cpus,omitempty"`
 	GPUs            []GPU    `json:"gpus"`
 	BaseboardsReady bool     `json:"baseboards_ready"` // false while a GPU baseboard's BMC still starts: missing GPUs mean nothing yet
-	Quirks          []string `json:"quirks,omitempty"`
+	// Unread are resources that should be there and could not be read: what is missing from GPUs is then not absent.
+	Unread []string `json:"unread,omitempty"`
+	Quirks []string `json:"quirks,omitempty"`
 }
 
 // GPU is one accelerator as the BMC shows it.
@@ -257,13 +259,13 @@ func (c *Client) readGPUs(ctx context.Context, h *host, sys *resource, id *Ident
 		if i > 0 {
 			var err error
 			if s, err = c.conn.get(ctx, uri); err != nil {
-				if err := lenient(uri, err); err != nil {
+				if err := id.noteUnread(uri, err); err != nil {
 					return err
 				}
 				continue
 			}
 		}
-		list, err := c.conn.collect(ctx, s.link("Processors"), lenient)
+		list, err := c.conn.collect(ctx, s.link("Processors"), id.noteUnread)
 		if err != nil {
 			return err
 		}
@@ -312,7 +314,7 @@ func (c *Client) pcieGPUs(ctx context.Context, h *host, id *Identity) error {
 			}
 			d, err := c.conn.whole(ctx, m)
 			if err != nil {
-				if err := lenient(m.uri, err); err != nil {
+				if err := id.noteUnread(m.uri, err); err != nil {
 					return err
 				}
 				continue
@@ -320,6 +322,15 @@ func (c *Client) pcieGPUs(ctx context.Context, h *host, id *Identity) error {
 			id.GPUs = append(id.GPUs, gpuOf(d))
 		}
 	}
+	return nil
+}
+
+// noteUnread is lenient, and remembers what was passed over.
+func (id *Identity) noteUnread(uri string, err error) error {
+	if err := lenient(uri, err); err != nil {
+		return err
+	}
+	id.Unread = append(id.Unread, normalURI(uri))
 	return nil
 }
 

@@ -194,8 +194,6 @@ type Client struct {
 	conn     *conn
 	own      *Pool // set by Dial
 	systemID string
-	hostMu   sync.Mutex
-	host     *host // found once
 }
 
 // Address is the BMC's base URL.

@@ -2,6 +2,7 @@ package bmc
 
 import (
 	"regexp"
+	"slices"
 	"time"
 )
 
@@ -29,7 +30,6 @@ type manners struct {
 	managerResetIfMatch string
 	// settle is the least time off before on.
 	settle time.Duration
-	// expand: no; no firmware is asked to $expand, see rest.go.
 }
 
 // Quirk is one known difference, as data: whom it concerns, where it was seen, what is done about it.
@@ -88,4 +88,9 @@ func quirksOf(mk Make, model, firmware string) []Quirk {
 		}
 	}
 	return out
+}
+
+// firmwareMatters reports whether a quirk of this make depends on the BMC's firmware.
+func firmwareMatters(mk Make) bool {
+	return slices.ContainsFunc(Quirks, func(q Quirk) bool { return q.Make == mk && q.Firmware != nil })
 }

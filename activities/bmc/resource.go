@@ -56,6 +56,12 @@ func (r *resource) at(keys ...string) any {
 	return at(r.body, keys...)
 }
 
+// object is v as an object; nil when it is none, and a nil map reads as empty.
+func object(v any) map[string]any {
+	m, _ := v.(map[string]any)
+	return m
+}
+
 // str is a string property, trimmed; "" when absent, null or not a string.
 func (r *resource) str(keys ...string) string { return text(r.at(keys...)) }
 

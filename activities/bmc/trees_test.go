@@ -2,6 +2,7 @@ package bmc_test
 
 import (
 	"errors"
+	"slices"
 	"strings"
 	"testing"
 
@@ -123,6 +124,7 @@ func readEverything(t *testing.T, name string, c *bmc.Client) {
 	if name == "gb300_hgx" {
 		return // the capture has neither chassis nor firmware
 	}
+	changeEverything(t, name, c)
 	sensors, err := c.Sensors(ctx)
 	if err != nil {
 		t.Fatal(err)
@@ -145,6 +147,81 @@ func readEverything(t *testing.T, name string, c *bmc.Client) {
 		t.Fatalf("firmware: %d, %v", len(fw), err)
 	}
 	t.Logf("%s: %d logs, %d sensors, %d firmwares", name, len(services), len(sensors), len(fw))
+}
+
+// changeEverything drives the settings that outlast a boot.
+func changeEverything(t *testing.T, name string, c *bmc.Client) {
+	t.Helper()
+	ctx := t.Context()
+	entries, err := c.BootEntries(ctx)
+	if err != nil || len(entries) == 0 {
+		t.Fatalf("boot entries %v, %v", entries, err)
+	}
+	if !slices.ContainsFunc(entries, bmc.BootEntry.Network) {
+		t.Errorf("%s: no entry boots from the network: %v", name, entries)
+	}
+	attributes := map[string]any{"dell": "AcPwrRcvry", "hpe": "AcpiHpet", "lenovo": "DevicesandIOPorts_SerialPortAccessMode",
+		"supermicro": "AES_NI_3C75", "nvidia_viking": "AcpiSpcrBaudRate", "nvidia_gb200": "ActiveCores"}
+	if k, ok := attributes[name].(string); ok {
+		reboot, err := c.SetBIOS(ctx, map[string]any{k: "lab"})
+		if err != nil || !reboot {
+			t.Fatalf("bios %s: reboot %v, %v", k, reboot, err)
+		}
+		if reboot, err = c.SetBIOS(ctx, map[string]any{k: "lab"}); err != nil || !reboot {
+			t.Fatalf("bios %s again: reboot %v, %v", k, reboot, err)
+		}
+	}
+	if _, err := c.SetBIOS(ctx, map[string]any{"NoSuchAttribute": 1}); !errors.Is(err, bmc.ErrUnsupported) {
+		t.Fatalf("unknown bios attribute: %v", err)
+	}
+	if name == "hpe" || name == "nvidia_viking" {
+		return // the captures have no virtual drive
+	}
+	if err := c.InsertMedia(ctx, "http://10.0.0.1/installer.iso"); err != nil {
+		t.Fatal(err)
+	}
+	if set, err := c.Boot(ctx); err != nil || set.Target != "Cd" {
+		t.Fatalf("boot %+v, %v", set, err)
+	}
+	if err := c.EjectMedia(ctx); err != nil {
+		t.Fatal(err)
+	}
+	if err := c.ClearBootOverride(ctx); err != nil {
+		t.Fatal(err)
+	}
+}
+
+func TestTheBootOrderIsPermutedAndReadBack(t *testing.T) {
+	t.Parallel()
+	for _, name := range lab.ProfileNames() {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			s := serve(t, profile(t, name), lab.Hooks{}, lab.WithIdentity(lab.Identity{MACs: []string{"52:54:00:AA:BB:01"}}))
+			c := dial(t, s, fast)
+			entries, err := c.BootEntries(t.Context())
+			if err != nil {
+				t.Fatal(err)
+			}
+			if name != lab.GB200 && !entries[0].On("52:54:00:aa:bb:01") {
+				t.Fatalf("first entry %+v", entries[0])
+			}
+			var refs []string
+			for _, e := range entries {
+				refs = append([]string{e.Ref}, refs...)
+			}
+			for range 2 { // the second has nothing to send
+				if err := c.SetBootOrder(t.Context(), refs); err != nil {
+					t.Fatal(err)
+				}
+			}
+			if n := len(sent(s)); n != 1 {
+				t.Fatalf("%d requests: %v", n, sent(s))
+			}
+			if err := c.SetBootOrder(t.Context(), refs[:1]); !errors.Is(err, bmc.ErrUnsupported) {
+				t.Fatalf("half an order: %v", err)
+			}
+		})
+	}
 }
 
 // Case 5, as far as reading goes: one leak, absent sensors that are no alarm, a baseboard that isn't ready.

@@ -125,12 +125,13 @@ func (m machine) base() *builder {
 		"Manufacturer": orNull(m.maker), "Model": orNull(m.model), "SerialNumber": orNull(m.serial), "SKU": orNull(m.sku),
 		"UUID": m.uuid, "BiosVersion": orNull(m.bios), "Boot": m.boot,
 		"Processors": link(sys + "/Processors"), "Memory": link(sys + "/Memory"), "LogServices": link(sys + "/LogServices"),
-		"EthernetInterfaces": link(sys + "/EthernetInterfaces"),
-		"MemorySummary":      Doc{"TotalSystemMemoryGiB": 2048, "Status": status()},
-		"ProcessorSummary":   Doc{"Count": 2, "CoreCount": 112, "Status": status()},
-		"Links":              Doc{"Chassis": list(link(ch)), "ManagedBy": list(link(mgr))},
-		"Actions":            Doc{"#ComputerSystem.Reset": reset},
+		"EthernetInterfaces": link(sys + "/EthernetInterfaces"), "Bios": link(sys + "/Bios"),
+		"MemorySummary":    Doc{"TotalSystemMemoryGiB": 2048, "Status": status()},
+		"ProcessorSummary": Doc{"Count": 2, "CoreCount": 112, "Status": status()},
+		"Links":            Doc{"Chassis": list(link(ch)), "ManagedBy": list(link(mgr))},
+		"Actions":          Doc{"#ComputerSystem.Reset": reset},
 	}
+	m.boot["BootOptions"] = link(sys + "/BootOptions")
 	if m.settings != "" {
 		set := sys + "/" + m.settings
 		system["@Redfish.Settings"] = Doc{"@odata.type": "#Settings.v1_3_5.Settings", "SettingsObject": link(set)}
@@ -155,6 +156,32 @@ func (m machine) base() *builder {
 	b.collection(sys+"/LogServices", "LogService", "EventLog")
 	b.logService(sys + "/LogServices/EventLog")
 
+	var options []string
+	for i, ref := range strs(m.boot["BootOrder"]) {
+		mac := fmt.Sprintf("0200000000%02X", i+1)
+		o := Doc{"BootOptionReference": ref, "BootOptionEnabled": true, "DisplayName": "UEFI: PXE IPv4 NIC " + fmt.Sprint(i+1),
+			"UefiDevicePath": "PciRoot(0x0)/Pci(0x10,0x0)/MAC(" + mac + ",0x1)/IPv4(0.0.0.0)"}
+		if i > 0 {
+			o["DisplayName"], o["UefiDevicePath"] = "Debian", "HD(1,GPT,6634D938-1211-4F7A-89C6-A35A60BE1E4A)/\\EFI\\debian\\shimx64.efi"
+		}
+		b.add(sys+"/BootOptions/"+ref, "BootOption.v1_0_4.BootOption", o)
+		options = append(options, ref)
+	}
+	b.collection(sys+"/BootOptions", "BootOption", options...)
+	b.add(sys+"/Bios/Settings", "Bios.v1_2_0.Bios", Doc{"Attributes": Doc{}})
+	b.add(sys+"/Bios", "Bios.v1_2_0.Bios", Doc{
+		"@Redfish.Settings": Doc{"@odata.type": "#Settings.v1_3_5.Settings", "SettingsObject": link(sys + "/Bios/Settings")},
+		"Attributes":        Doc{"SRIOVEnable": true, "BootMode": "Uefi", "NumaNodes": 2},
+	})
+	b.collection(mgr+"/VirtualMedia", "VirtualMedia", "CD")
+	b.add(mgr+"/VirtualMedia/CD", "VirtualMedia.v1_6_0.VirtualMedia", Doc{
+		"MediaTypes": list("CD", "DVD"), "Image": nil, "Inserted": false, "WriteProtected": true, "ConnectedVia": "NotConnected",
+		"Actions": Doc{
+			"#VirtualMedia.InsertMedia": Doc{"target": mgr + "/VirtualMedia/CD/Actions/VirtualMedia.InsertMedia"},
+			"#VirtualMedia.EjectMedia":  Doc{"target": mgr + "/VirtualMedia/CD/Actions/VirtualMedia.EjectMedia"},
+		},
+	})
+
 	chassis := Doc{
 		"ChassisType": "RackMount", "Manufacturer": orNull(m.maker), "Model": orNull(m.model), "SerialNumber": orNull(m.serial),
 		"PowerState": "On", "Status": status(), "PCIeDevices": link(ch + "/PCIeDevices"), "Sensors": link(ch + "/Sensors"),
@@ -173,7 +200,8 @@ func (m machine) base() *builder {
 	})
 
 	b.add(mgr, "Manager.v1_11_0.Manager", Doc{
-		"ManagerType": "BMC", "Name": "Manager", "FirmwareVersion": m.bmc, "Status": status(),
+		"VirtualMedia": link(mgr + "/VirtualMedia"),
+		"ManagerType":  "BMC", "Name": "Manager", "FirmwareVersion": m.bmc, "Status": status(),
 		"Links": Doc{"ManagerForServers": list(link(sys))},
 		"Actions": Doc{"#Manager.Reset": Doc{
 			"target": mgr + "/Actions/Manager.Reset", "ResetType@Redfish.AllowableValues": list("GracefulRestart", "ForceRestart")}},

@@ -59,7 +59,7 @@ func refuse(status int, id, message string) *reply {
 func (s *Server) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	start := time.Now()
 	body, _ := io.ReadAll(io.LimitReader(r.Body, 1<<20))
-	path := clean(r.URL.Path)
+	path := s.canonical(clean(r.URL.Path))
 	entry := Request{At: start, Method: r.Method, Path: path, IfMatch: r.Header.Get("If-Match"), Body: redact(body)}
 	if r.URL.RawQuery != "" {
 		entry.Path += "?" + r.URL.RawQuery
@@ -337,7 +337,8 @@ func (s *Server) patch(r *http.Request, path string, in Doc) *reply {
 		return refuse(http.StatusBadRequest, "EmptyJSON", "The request body submitted contained an empty JSON object.")
 	}
 	for k := range in {
-		if _, known := d[k]; !known {
+		_, known := d[k]
+		if !known && !(k == "Attributes" && strings.Contains(path, "/Bios/")) { // Supermicro's pending resource begins without
 			return refuse(http.StatusBadRequest, "PropertyUnknown", fmt.Sprintf("The property %s is not in the list of valid properties for the resource.", k))
 		}
 	}
@@ -404,6 +405,19 @@ func (s *Server) post(r *http.Request, path string, in Doc) *reply {
 			return refuse(http.StatusBadRequest, "ActionParameterMissing", "The action Reset requires the parameter ResetType to be present in the request body.")
 		}
 		return s.reset(kind)
+	case action == "VirtualMedia.InsertMedia":
+		image := digString(in, "Image")
+		if image == "" {
+			return refuse(http.StatusBadRequest, "ActionParameterMissing", "The action InsertMedia requires the parameter Image to be present in the request body.")
+		}
+		if on, _ := d["Inserted"].(bool); on {
+			return refuse(http.StatusConflict, "ResourceInUse", "The change to the requested resource failed because the resource is in use or in transit.")
+		}
+		merge(s.own(owner), Doc{"Image": image, "Inserted": true, "WriteProtected": true, "ConnectedVia": "URI"})
+		return noContent()
+	case action == "VirtualMedia.EjectMedia":
+		merge(s.own(owner), Doc{"Image": nil, "Inserted": false, "ConnectedVia": "NotConnected"})
+		return noContent()
 	case action == "Manager.Reset":
 		if rep := s.matches(r, owner, s.quirks.ResetIfMatch); rep != nil {
 			return rep

@@ -17,9 +17,10 @@ var quietLog = log.New(io.Discard, "", 0)
 
 // treeIndex is what identity needs to know of a tree, found once for each.
 type treeIndex struct {
-	gpus    [][]string // resources of each accelerator, in slot order
-	nics    []string   // EthernetInterfaces of the host system
-	account string     // the account that we log in with
+	lower   map[string]string // path in lower case -> path: some firmware doesn't mind the case, and links so
+	gpus    [][]string        // resources of each accelerator, in slot order
+	nics    []string          // EthernetInterfaces of the host system
+	account string            // the account that we log in with
 }
 
 var indexes sync.Map // Tree of a profile, by name and pointer -> *treeIndex
@@ -37,12 +38,13 @@ func indexOf(p Profile) *treeIndex {
 var gpuDevice = regexp.MustCompile(`^/redfish/v1/Chassis/[^/]+/PCIeDevices/GPU[^/]*$`)
 
 func buildIndex(p Profile) *treeIndex {
-	x := &treeIndex{}
+	x := &treeIndex{lower: map[string]string{}}
 	byName := map[string][]string{}
 	paths := p.Tree.Paths()
 	sort.Strings(paths)
 	for _, path := range paths {
 		parts := strings.Split(path, "/")
+		x.lower[strings.ToLower(path)] = path
 		switch {
 		case len(parts) == 7 && parts[3] == "Systems" && parts[5] == "Processors":
 			if digString(readDoc(p.Tree, path), "ProcessorType") == "GPU" {
@@ -119,6 +121,7 @@ func (s *Server) applyIdentity() {
 			break
 		}
 		if d := s.own(path); d != nil {
+			s.macHex[bareMAC(digString(d, "MACAddress"))] = bareMAC(s.id.MACs[i])
 			swap(d, "MACAddress", s.id.MACs[i])
 			if d["PermanentMACAddress"] != nil {
 				d["PermanentMACAddress"] = s.id.MACs[i]
@@ -169,6 +172,19 @@ func setGPU(d Doc, g GPU) {
 	if g.State != "" {
 		st["State"] = g.State
 	}
+}
+
+// canonical is the tree's spelling of a path.
+func (s *Server) canonical(path string) string {
+	if p, ok := s.index.lower[strings.ToLower(path)]; ok {
+		return p
+	}
+	return path
+}
+
+// bareMAC is a MAC as UEFI device paths write it.
+func bareMAC(mac string) string {
+	return strings.ToUpper(strings.NewReplacer(":", "", "-", "").Replace(mac))
 }
 
 // GPUs is how many accelerators the tree shows.
@@ -235,6 +251,9 @@ func (s *Server) rename(v any) {
 				if to, ok := s.rewrite[str]; ok {
 					v[k] = to
 				}
+				if k == "UefiDevicePath" {
+					v[k] = s.devicePath(str)
+				}
 				continue
 			}
 			s.rename(x)
@@ -250,4 +269,14 @@ func (s *Server) rename(v any) {
 			s.rename(x)
 		}
 	}
+}
+
+// devicePath puts this server's network cards into a UEFI device path.
+func (s *Server) devicePath(path string) string {
+	for from, to := range s.macHex {
+		if from != "" {
+			path = strings.ReplaceAll(path, "MAC("+from, "MAC("+to)
+		}
+	}
+	return path
 }

@@ -21,6 +21,7 @@ type Server struct {
 	id      Identity
 	index   *treeIndex
 	rewrite map[string]string // a tree's value -> this server's, where that is unambiguous
+	macHex  map[string]string // the same for MACs inside UEFI device paths
 	tls     *tls.Config
 	reverse bool
 	sysPath string
@@ -87,7 +88,7 @@ func New(p Profile, h Hooks, opts ...Option) *Server {
 	s := &Server{
 		profile: p, hooks: h, quirks: p.Quirks, sysPath: p.system, index: indexOf(p),
 		user: "admin", password: "gpupool-lab", logCap: 10000,
-		docs: map[string]Doc{}, etags: map[string]int{}, sessions: map[string]*session{}, rewrite: map[string]string{},
+		docs: map[string]Doc{}, etags: map[string]int{}, sessions: map[string]*session{}, rewrite: map[string]string{}, macHex: map[string]string{},
 		tasks: map[string]*task{},
 	}
 	s.power.on = true
