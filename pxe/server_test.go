@@ -29,7 +29,13 @@ import (
 	"gpupool/schema"
 )
 
-func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
+func TestMain(m *testing.M) {
+	if dsn := os.Getenv(childEnv); dsn != "" {
+		child(dsn)
+		return
+	}
+	goleak.VerifyTestMain(m)
+}
 
 const mac = "52:54:00:77:00:01"
 

@@ -106,47 +106,36 @@ func appendLine(b []byte, l schema.Lease) ([]byte, error) {
 	return append(append(b, body...), '\n'), nil
 }
 
-// Commit implements Store.
+// Commit implements Store. Readers may see a lease a moment before it is durable, which promises nobody anything;
+// when the write fails the store is done for, since its memory can't be believed any more.
 func (s *File) Commit(_ context.Context, now time.Time, batch []schema.Lease) ([]error, error) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	if s.err != nil {
 		return nil, s.err
 	}
-	// Tried on the rows first: only what will be accepted is written, and memory changes only after the fsync.
-	errs := make([]error, len(batch))
-	trial := map[string]schema.Lease{}
+	s.Memory.mu.Lock()
+	errs := s.apply(now, batch)
+	live := len(s.byIP)
+	s.Memory.mu.Unlock()
 	var lines []byte
-	var good []schema.Lease
 	for i, l := range batch {
-		row, ok := trial[l.IP]
-		if !ok {
-			row, ok, _ = s.ByIP(context.Background(), l.IP)
-		}
-		if ok && Blocks(row, l, now) {
-			errs[i] = ErrTaken
+		if errs[i] != nil {
 			continue
 		}
 		var err error
 		if lines, err = appendLine(lines, l); err != nil {
-			return nil, err
+			s.err = fmt.Errorf("lease file: %w", err)
+			return nil, s.err
 		}
-		trial[l.IP] = l
-		good = append(good, l)
+		s.rows++
 	}
-	if len(good) == 0 {
+	if len(lines) == 0 {
 		return errs, nil
 	}
 	if err := s.write(lines); err != nil {
 		return nil, err
 	}
-	s.rows += len(good)
-	s.Memory.mu.Lock()
-	for _, l := range good {
-		s.put(l)
-	}
-	live := len(s.byIP)
-	s.Memory.mu.Unlock()
 	if s.rows > 1024 && s.rows > 8*live {
 		return errs, s.compact()
 	}

@@ -1,0 +1,350 @@
+package lease_test
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"net/netip"
+	"os"
+	"path/filepath"
+	"strings"
+	"sync"
+	"testing"
+	"time"
+
+	"go.uber.org/goleak"
+	"pgregory.net/rapid"
+
+	"gpupool/pxe/lease"
+	"gpupool/pxe/pxetest"
+	"gpupool/schema"
+	"gpupool/schema/store"
+)
+
+// gorm keeps a goroutine for its cache of statements that no Close ends.
+func TestMain(m *testing.M) {
+	goleak.VerifyTestMain(m, goleak.IgnoreAnyFunction("gorm.io/gorm/internal/lru.NewLRU[...].func1"))
+}
+
+const net24 = "10.0.0.0/24"
+
+var t0 = time.Unix(1_800_000_000, 0)
+
+func row(ip, mac string, state schema.LeaseState, until time.Time) schema.Lease {
+	return schema.Lease{IP: ip, Subnet: net24, MAC: mac, State: state, OfferedAt: schema.At(t0), BoundAt: schema.At(t0), ExpiresAt: schema.At(until)}
+}
+
+// stores are the ways to keep leases; each must keep what lease.Store promises.
+func stores(t *testing.T) map[string]lease.Store {
+	t.Helper()
+	f, err := lease.OpenFile(filepath.Join(t.TempDir(), "leases"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { f.Close() })
+	db, err := store.Open(t.Context(), store.Config{Driver: "sqlite", DSN: filepath.Join(t.TempDir(), "db")})
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { db.Close() })
+	return map[string]lease.Store{"memory": lease.NewMemory(), "file": f, "database": pxetest.Leases{Store: db}}
+}
+
+func TestEveryStoreKeepsWhatAStorePromises(t *testing.T) {
+	t.Parallel()
+	for name, s := range stores(t) {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			ctx := t.Context()
+			now := t0
+			commit := func(what string, want error, l schema.Lease) {
+				t.Helper()
+				errs, err := s.Commit(ctx, now, []schema.Lease{l})
+				if err != nil || len(errs) != 1 || !errors.Is(errs[0], want) {
+					t.Fatalf("%s: %v %v, want %v", what, errs, err, want)
+				}
+			}
+			is := func(what, mac, want string) {
+				t.Helper()
+				l, ok, err := s.ByMAC(ctx, net24, mac)
+				if err != nil || ok != (want != "") || l.IP != want {
+					t.Fatalf("%s: %s has %q (%v, %v), want %q", what, mac, l.IP, ok, err, want)
+				}
+			}
+			hour := now.Add(time.Hour)
+			commit("a free address", nil, row("10.0.0.5", "a", schema.LeaseBound, hour))
+			commit("its own address again", nil, row("10.0.0.5", "a", schema.LeaseBound, hour))
+			commit("another's address", lease.ErrTaken, row("10.0.0.5", "b", schema.LeaseBound, hour))
+			commit("another's address, to quarantine it", lease.ErrTaken, row("10.0.0.5", "", schema.LeaseDeclined, hour))
+			is("after that", "a", "10.0.0.5")
+			is("after that", "b", "")
+			commit("a second address of one MAC", nil, row("10.0.0.6", "a", schema.LeaseBound, hour))
+			is("the first is gone", "a", "10.0.0.6")
+			if _, ok, _ := s.ByIP(ctx, "10.0.0.5"); ok {
+				t.Fatal("the first address still has a row")
+			}
+			other := row("10.1.0.6", "a", schema.LeaseBound, hour)
+			other.Subnet = "10.1.0.0/24"
+			commit("an address in another subnet", nil, other)
+			is("the first subnet's stays", "a", "10.0.0.6")
+
+			commit("a declined address", nil, row("10.0.0.6", "a", schema.LeaseDeclined, hour))
+			is("after its decline", "a", "")
+			commit("a declined address for who declined it", lease.ErrTaken, row("10.0.0.6", "a", schema.LeaseBound, hour))
+			commit("another address", nil, row("10.0.0.7", "a", schema.LeaseBound, hour))
+			if l, ok, _ := s.ByIP(ctx, "10.0.0.6"); !ok || l.State != schema.LeaseDeclined {
+				t.Fatalf("the quarantine is gone: %+v", l)
+			}
+			commit("a released address", nil, row("10.0.0.7", "a", schema.LeaseReleased, now))
+			is("it is remembered", "a", "10.0.0.7")
+			commit("a released address for another", nil, row("10.0.0.7", "c", schema.LeaseBound, hour))
+			is("the first forgets it", "a", "")
+
+			now = hour
+			commit("a quarantine that has run out", nil, row("10.0.0.6", "b", schema.LeaseBound, hour.Add(time.Hour)))
+			errs, err := s.Commit(ctx, now, []schema.Lease{
+				row("10.0.0.8", "d", schema.LeaseBound, hour.Add(time.Hour)), row("10.0.0.8", "e", schema.LeaseBound, hour.Add(time.Hour)), row("10.0.0.9", "e", schema.LeaseBound, hour.Add(time.Hour)),
+			})
+			if err != nil || errs[0] != nil || !errors.Is(errs[1], lease.ErrTaken) || errs[2] != nil {
+				t.Fatalf("a batch in which two want one address: %v %v", errs, err)
+			}
+			rows, err := s.List(ctx, net24)
+			if err != nil || len(rows) != 4 {
+				t.Fatalf("%d rows, %v: %+v", len(rows), err, rows)
+			}
+		})
+	}
+}
+
+// TestStoresAgree runs random histories against all of them at once.
+func TestStoresAgree(t *testing.T) {
+	t.Parallel()
+	db, err := store.Open(t.Context(), store.Config{Driver: "sqlite", DSN: filepath.Join(t.TempDir(), "db")})
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { db.Close() })
+	dir := t.TempDir()
+	n := 0
+	rapid.Check(t, func(rt *rapid.T) {
+		n++
+		subnet := fmt.Sprintf("10.%d.0.0/24", n) // a part of the database of its own
+		f, err := lease.OpenFile(filepath.Join(dir, fmt.Sprint(n)))
+		if err != nil {
+			rt.Fatal(err)
+		}
+		defer func() { f.Close() }()
+		all := []lease.Store{lease.NewMemory(), f, pxetest.Leases{Store: db}}
+		now := t0
+		for range rapid.IntRange(1, 25).Draw(rt, "steps") {
+			now = now.Add(time.Duration(rapid.IntRange(0, 40).Draw(rt, "minutes")) * time.Minute)
+			var batch []schema.Lease
+			for range rapid.IntRange(1, 3).Draw(rt, "batch") {
+				l := row(fmt.Sprintf("10.%d.0.%d", n, rapid.IntRange(1, 4).Draw(rt, "ip")), rapid.SampledFrom([]string{"a", "b", "c"}).Draw(rt, "mac"), rapid.SampledFrom([]schema.LeaseState{schema.LeaseBound, schema.LeaseReleased, schema.LeaseDeclined}).Draw(rt, "state"), now.Add(30*time.Minute))
+				l.Subnet = subnet
+				if l.State == schema.LeaseReleased {
+					l.ExpiresAt = schema.At(now)
+				}
+				batch = append(batch, l)
+			}
+			var said []string
+			for _, s := range all {
+				errs, err := s.Commit(context.Background(), now, batch)
+				rows, err2 := s.List(context.Background(), subnet)
+				sorted := map[string]schema.Lease{}
+				for _, l := range rows {
+					sorted[l.IP] = l
+				}
+				said = append(said, fmt.Sprint(errs, err, err2, sorted))
+			}
+			if said[0] != said[1] || said[0] != said[2] {
+				rt.Fatalf("memory   %s\nfile     %s\ndatabase %s", said[0], said[1], said[2])
+			}
+			if rapid.Bool().Draw(rt, "reopen") {
+				f.Close()
+				if f, err = lease.OpenFile(filepath.Join(dir, fmt.Sprint(n))); err != nil {
+					rt.Fatal(err)
+				}
+				all[1] = f
+			}
+		}
+	})
+}
+
+func TestALeaseFileIsReadBackWithoutItsTornEnd(t *testing.T) {
+	t.Parallel()
+	path := filepath.Join(t.TempDir(), "leases")
+	s, err := lease.OpenFile(path)
+	if err != nil {
+		t.Fatal(err)
+	}
+	for i := range 3 {
+		if _, err := s.Commit(t.Context(), t0, []schema.Lease{row(fmt.Sprintf("10.0.0.%d", 5+i), string(rune('a'+i)), schema.LeaseBound, t0.Add(time.Hour))}); err != nil {
+			t.Fatal(err)
+		}
+	}
+	if _, err := lease.OpenFile(path); err == nil || !strings.Contains(err.Error(), "in use") {
+		t.Fatalf("a second process opened it: %v", err)
+	}
+	s.Close()
+	whole, err := os.ReadFile(path)
+	if err != nil {
+		t.Fatal(err)
+	}
+	lines := strings.SplitAfter(string(whole), "\n")
+	// Killed anywhere in the last write, the first two leases are there, and it can be written to again.
+	for cut := range len(lines[2]) {
+		p := filepath.Join(t.TempDir(), "cut")
+		if err := os.WriteFile(p, whole[:len(lines[0])+len(lines[1])+cut], 0o600); err != nil {
+			t.Fatal(err)
+		}
+		s, err := lease.OpenFile(p)
+		if err != nil {
+			t.Fatalf("cut at %d: %v", cut, err)
+		}
+		rows, _ := s.List(t.Context(), net24)
+		if _, err := s.Commit(t.Context(), t0, []schema.Lease{row("10.0.0.9", "z", schema.LeaseBound, t0.Add(time.Hour))}); err != nil || len(rows) != 2 {
+			t.Fatalf("cut at %d: %d rows, %v", cut, len(rows), err)
+		}
+		s.Close()
+	}
+	// Damage before the end is not passed over in silence.
+	bad := []byte(string(whole))
+	bad[len(lines[0])/2] ^= 1
+	if err := os.WriteFile(path, bad, 0o600); err != nil {
+		t.Fatal(err)
+	}
+	if _, err := lease.OpenFile(path); err == nil || !strings.Contains(err.Error(), "byte 0") {
+		t.Fatalf("a damaged file was read: %v", err)
+	}
+}
+
+func TestALeaseFileStaysSmall(t *testing.T) {
+	t.Parallel()
+	path := filepath.Join(t.TempDir(), "leases")
+	s, err := lease.OpenFile(path)
+	if err != nil {
+		t.Fatal(err)
+	}
+	now := t0
+	var batch []schema.Lease
+	for i := range 5 {
+		batch = append(batch, row(fmt.Sprintf("10.0.0.%d", 5+i), fmt.Sprint(i), schema.LeaseBound, now.Add(time.Hour)))
+	}
+	for range 1000 {
+		if _, err := s.Commit(t.Context(), now, batch); err != nil {
+			t.Fatal(err)
+		}
+	}
+	if _, err := lease.OpenFile(path); err == nil {
+		t.Fatal("a second process opened it after it was rewritten")
+	}
+	s.Close()
+	st, err := os.Stat(path)
+	if err != nil || st.Size() > 400_000 {
+		t.Fatalf("%d bytes for five leases, %v", st.Size(), err)
+	}
+	if s, err = lease.OpenFile(path); err != nil {
+		t.Fatal(err)
+	}
+	defer s.Close()
+	if rows, _ := s.List(t.Context(), net24); len(rows) != 5 {
+		t.Fatalf("%d rows", len(rows))
+	}
+}
+
+// slow is a store that counts its commits and can't do two at once.
+type slow struct {
+	*lease.Memory
+	mu      sync.Mutex
+	commits int
+}
+
+func (s *slow) Commit(ctx context.Context, now time.Time, batch []schema.Lease) ([]error, error) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.commits++
+	time.Sleep(5 * time.Millisecond) // a disk
+	return s.Memory.Commit(ctx, now, batch)
+}
+
+func TestManyClientsShareACommitAndNoneGetsAnothersAddress(t *testing.T) {
+	t.Parallel()
+	s := &slow{Memory: lease.NewMemory()}
+	b := lease.NewBook(s, lease.Options{})
+	p := lease.Pool{Subnet: net24, Prefix: netip.MustParsePrefix(net24), Ranges: []lease.Range{{From: netip.MustParseAddr("10.0.0.1"), To: netip.MustParseAddr("10.0.0.254")}}}
+	var wg sync.WaitGroup
+	got := make([]netip.Addr, 200)
+	for i := range got {
+		wg.Go(func() {
+			mac := fmt.Sprintf("52:54:00:00:00:%02x", i)
+			ip, err := b.Offer(t.Context(), p, mac, netip.Addr{})
+			if err != nil {
+				t.Error(err)
+				return
+			}
+			if _, err := b.Bind(t.Context(), p, lease.Claim{MAC: mac, IP: ip, For: time.Hour}); err != nil {
+				t.Error(err)
+			}
+			got[i] = ip
+		})
+	}
+	wg.Wait()
+	seen := map[netip.Addr]int{}
+	for i, ip := range got {
+		if j, ok := seen[ip]; ok {
+			t.Fatalf("%d and %d were both given %s", i, j, ip)
+		}
+		seen[ip] = i
+	}
+	if s.commits > 100 {
+		t.Fatalf("%d commits for 200 leases", s.commits)
+	}
+}
+
+func TestTwoServersOnOneStoreNeverGiveOneAddressTwice(t *testing.T) {
+	t.Parallel()
+	for name, s := range stores(t) {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			p := lease.Pool{Subnet: net24, Prefix: netip.MustParsePrefix(net24), Ranges: []lease.Range{{From: netip.MustParseAddr("10.0.0.10"), To: netip.MustParseAddr("10.0.0.49")}}}
+			books := []*lease.Book{lease.NewBook(s, lease.Options{}), lease.NewBook(s, lease.Options{})}
+			var wg sync.WaitGroup
+			var mu sync.Mutex
+			holder := map[netip.Addr]string{}
+			for i := range 40 { // as many as there are addresses
+				wg.Go(func() {
+					mac := fmt.Sprintf("52:54:00:00:00:%02x", i)
+					for try := range 200 {
+						b := books[(i+try)%2]
+						ip, err := b.Offer(t.Context(), p, mac, netip.Addr{})
+						if err != nil {
+							if errors.Is(err, lease.ErrExhausted) {
+								continue // the other server has offered what is left; its client will say so
+							}
+							t.Error(err)
+							return
+						}
+						_, err = b.Bind(t.Context(), p, lease.Claim{MAC: mac, IP: ip, For: time.Hour})
+						if errors.Is(err, lease.ErrTaken) {
+							continue
+						}
+						if err != nil {
+							t.Error(err)
+							return
+						}
+						mu.Lock()
+						if other, ok := holder[ip]; ok && other != mac {
+							t.Errorf("%s was given to %s and %s", ip, other, mac)
+						}
+						holder[ip] = mac
+						mu.Unlock()
+						return
+					}
+					t.Errorf("%s got no address", mac)
+				})
+			}
+			wg.Wait()
+		})
+	}
+}
