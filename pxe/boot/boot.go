@@ -53,6 +53,13 @@ type Inventory interface {
 	ByID(ctx context.Context, id string) (m Machine, found bool, err error)
 }
 
+// Lister is an Inventory that can name all its boot interfaces. With it the boot service tells servers from strangers
+// without asking for each packet, so that a flood of made-up MACs costs no look-up and delays nobody.
+type Lister interface {
+	// MACs returns every known MAC of the site, in MAC form. It is called every few seconds.
+	MACs(ctx context.Context) ([]string, error)
+}
+
 // MAC is how a hardware address is written as a key everywhere in the boot service: lower case, colons.
 func MAC(hw net.HardwareAddr) string { return strings.ToLower(hw.String()) }
 

@@ -97,11 +97,16 @@ type conn struct {
 
 // Serve reads the sockets until ctx ends: main is on port 67, pxe on 4011 (nil = none). It closes both.
 func (s *Server) Serve(ctx context.Context, main, pxe net.PacketConn) error {
+	ctx, cancel := context.WithCancel(ctx)
+	defer cancel()
 	queues := make([]chan packet, s.cfg.Limits.Workers)
 	var workers, readers sync.WaitGroup
 	for i := range queues {
 		queues[i] = make(chan packet, 32)
 		workers.Go(func() { s.work(ctx, queues[i]) })
+	}
+	if l, ok := s.inventory.(boot.Lister); ok {
+		workers.Go(func() { s.learn(ctx, l) })
 	}
 	link := newLinkSender()
 	defer link.close()
@@ -128,6 +133,7 @@ func (s *Server) Serve(ctx context.Context, main, pxe net.PacketConn) error {
 	for _, c := range open {
 		c.Close()
 	}
+	cancel()
 	for _, q := range queues {
 		close(q)
 	}
@@ -139,6 +145,28 @@ func (s *Server) Serve(ctx context.Context, main, pxe net.PacketConn) error {
 		}
 	}
 	return nil
+}
+
+const learnEvery = 3 * time.Second
+
+// learn keeps the gate's known MACs those of the inventory.
+func (s *Server) learn(ctx context.Context, l boot.Lister) {
+	tick := time.NewTicker(learnEvery)
+	defer tick.Stop()
+	for {
+		macs, err := l.MACs(ctx)
+		if err != nil && ctx.Err() == nil {
+			s.log.Warn("inventory's MACs can't be listed", "err", err)
+		}
+		if err == nil {
+			s.gate.learn(s.now(), macs...)
+		}
+		select {
+		case <-tick.C:
+		case <-ctx.Done():
+			return
+		}
+	}
 }
 
 // read parses what comes in and hands it to the worker of its MAC, so that one machine's packets stay in order.

@@ -11,6 +11,7 @@ import (
 	"encoding/base64"
 	"encoding/hex"
 	"fmt"
+	"maps"
 	"slices"
 	"sync"
 	"time"
@@ -87,6 +88,13 @@ func (p *Platform) ByMAC(ctx context.Context, mac string) (boot.Machine, bool, e
 		return boot.Machine{}, false, nil
 	}
 	return p.ByID(ctx, id)
+}
+
+// MACs implements boot.Lister.
+func (p *Platform) MACs(context.Context) ([]string, error) {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	return slices.Collect(maps.Keys(p.macs)), nil
 }
 
 // ByID implements boot.Inventory.
