@@ -42,9 +42,12 @@ func Reason(d schema.ReasonDoc, now schema.Instant) Why {
 	}
 	if json.Unmarshal(d.Blockers, &blockers) == nil {
 		for _, b := range blockers {
-			who := b.Kind
-			if b.ID != "" {
-				who += " " + b.ID
+			who := b.Kind + " " + b.ID
+			switch {
+			case b.ID == "": // not the reader's to see
+				who = "another tenant's " + b.Kind
+			case strings.HasPrefix(b.ID, b.Kind+"_"): // the id says what it is of
+				who = b.ID
 			}
 			if n := b.GPUs.String(); n != "" && n != "0" {
 				who += " (" + n + " accelerators)"

@@ -75,7 +75,7 @@ func TestAReasonIsReadWithItsNumbers(t *testing.T) {
 		Clears:   "8 more accelerators are free",
 		Position: "2 ahead, asking for 24 accelerators",
 		Start:    "likely 10:05:00Z (in 5m00s), 9 in 10 by 10:20:00Z (in 20m00s) (time limits)",
-		Blockers: []string{"job job_7 (8 accelerators)", "job (16 accelerators)"},
+		Blockers: []string{"job_7 (8 accelerators)", "another tenant's job (16 accelerators)"},
 		Also:     []string{"others are ahead in the queue: 2 jobs that ask for 24 accelerators"},
 		Numbers:  []Number{{"free", "8"}, {"needed", "16"}, {"next release", "at 2026-11-30T10:05:00Z, job job_7"}},
 	}

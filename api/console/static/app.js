@@ -1,4 +1,4 @@
-// Says so when the page no longer hears from the pool: what stands there may then be old.
+// The little that pages need beside htmx: say so when the pool is not heard, and ask before what can't be undone.
 (function () {
   "use strict";
   function offline(on) {
@@ -9,8 +9,12 @@
   document.addEventListener("htmx:sseError", function () { offline(true); });
   document.addEventListener("htmx:sendError", function () { offline(true); });
   document.addEventListener("htmx:afterRequest", function (e) { if (e.detail.successful) offline(false); });
-  // A session that ended shows as a 401 on a refresh: go where one signs in.
+  // A session that has ended answers a refresh with 401: the page itself then leads to where one signs in.
   document.addEventListener("htmx:responseError", function (e) {
     if (e.detail.xhr.status === 401) location.reload();
+  });
+  document.addEventListener("submit", function (e) {
+    var question = e.target.getAttribute("data-confirm");
+    if (question && !window.confirm(question)) e.preventDefault();
   });
 })();

@@ -1,0 +1,204 @@
+package console
+
+import (
+	"context"
+	"net/http"
+	"slices"
+	"strings"
+	"time"
+
+	"gpupool/api/call"
+	"gpupool/api/contract"
+	"gpupool/schema"
+)
+
+const pageSize = 100
+
+func serversPage(v *visit) {
+	q := v.r.URL.Query()
+	p := contract.ListServersParams{Phase: opt(schema.Phase(q.Get("phase"))), Model: opt(q.Get("model")), Rack: opt(q.Get("rack")), After: opt(q.Get("after")), Limit: opt(pageSize)}
+	l, err := call.Do[contract.ServerList](v.api.ListServers(v.r.Context(), &p))
+	if err != nil {
+		v.fail(err)
+		return
+	}
+	cordons, err := call.Do[contract.CordonList](v.api.ListCordons(v.r.Context(), &contract.ListCordonsParams{}))
+	if err != nil {
+		v.fail(err)
+		return
+	}
+	off := map[string][]schema.Cordon{}
+	for _, c := range cordons.Items {
+		off[c.Server] = append(off[c.Server], c)
+	}
+	v.show(page{title: "Servers", path: "/ui/servers"}, serversView(v, l, off, q.Get("phase")), nil)
+}
+
+// dot is one step of a server's onboarding as a small square with a word for those who can't see it.
+type dot struct{ Step, State string }
+
+// dots tells the steps from the one that runs or stopped: those before it are behind, those after it still to come.
+func dots(s contract.Server) []dot {
+	at := slices.Index(schema.Steps, s.Step)
+	out := make([]dot, len(schema.Steps))
+	for i, step := range schema.Steps {
+		state := "pending"
+		switch {
+		case i < at:
+			state = "done"
+		case i == at && s.Failure != nil:
+			state = "failed"
+		case i == at:
+			state = "running"
+		}
+		out[i] = dot{string(step), state}
+	}
+	return out
+}
+
+// stepRow is a step of the server's page; those not yet begun are pending.
+type stepRow struct {
+	schema.StepRun
+	Class string
+	Mark  string
+}
+
+func stepRows(runs []schema.StepRun) []stepRow {
+	marks := map[schema.StepState]string{schema.StepRunning: "▸", schema.StepDone: "✓", schema.StepFailed: "✗", schema.StepSkipped: "↷", schema.StepUndone: "↶"}
+	var out []stepRow
+	for _, step := range schema.Steps {
+		row := stepRow{StepRun: schema.StepRun{Step: step}, Class: "pending", Mark: "·"}
+		for _, r := range runs {
+			if r.Step == step {
+				row = stepRow{StepRun: r, Class: string(r.State), Mark: marks[r.State]}
+			}
+		}
+		out = append(out, row)
+	}
+	return out
+}
+
+// serverDetail is all that a server's page shows.
+type serverDetail struct {
+	contract.Server
+	Steps   contract.StepList
+	Devices []schema.Accelerator
+	Cordons []schema.Cordon
+	Faults  []schema.Fault
+	Repairs []schema.Repair
+}
+
+// operators reports whether an operator's cordon of the whole server is there, which is what the button lifts.
+func (d serverDetail) cordoned() bool {
+	return slices.ContainsFunc(d.Cordons, func(c schema.Cordon) bool { return c.Owner == schema.CordonOperator && c.Accelerator == "" })
+}
+
+// slot says an accelerator's id as people know it.
+func (d serverDetail) slot(id string) string {
+	for _, a := range d.Devices {
+		if a.ID == id {
+			return strings.TrimSpace(a.Slot + " " + a.Serial)
+		}
+	}
+	return id
+}
+
+func (v *visit) server(id string) (d serverDetail, err error) {
+	ctx := v.r.Context()
+	if d.Server, err = call.Do[contract.Server](v.api.GetServer(ctx, id, &contract.GetServerParams{})); err != nil {
+		return d, err
+	}
+	if d.Steps, err = call.Do[contract.StepList](v.api.ListSteps(ctx, d.Id, &contract.ListStepsParams{})); err != nil {
+		return d, err
+	}
+	acc, err := call.Do[contract.AcceleratorList](v.api.ListAccelerators(ctx, &contract.ListAcceleratorsParams{Server: &d.Id, Limit: opt(1000)}))
+	if err != nil {
+		return d, err
+	}
+	cordons, err := call.Do[contract.CordonList](v.api.ListCordons(ctx, &contract.ListCordonsParams{Server: &d.Id}))
+	if err != nil {
+		return d, err
+	}
+	faults, err := call.Do[contract.FaultList](v.api.ListFaults(ctx, &contract.ListFaultsParams{Server: &d.Id}))
+	if err != nil {
+		return d, err
+	}
+	repairs, err := call.Do[contract.RepairList](v.api.ListRepairs(ctx, &contract.ListRepairsParams{Server: &d.Id}))
+	if err != nil {
+		return d, err
+	}
+	d.Devices, d.Cordons, d.Faults, d.Repairs = acc.Items, cordons.Items, faults.Items, repairs.Items
+	slices.SortFunc(d.Devices, func(a, b schema.Accelerator) int { return strings.Compare(a.Slot+a.PCI, b.Slot+b.PCI) })
+	return d, nil
+}
+
+func serverPage(v *visit) { v.showServer(v.r.PathValue("server"), nil) }
+
+func (v *visit) showServer(id string, n *notice) {
+	d, err := v.server(id)
+	if err != nil {
+		v.fail(err)
+		return
+	}
+	shape := string(d.Phase)
+	if d.Failure != nil {
+		shape += "-stopped-" + string(d.Failure.Step)
+	}
+	if d.cordoned() {
+		shape += "-cordoned"
+	}
+	if d.Protected {
+		shape += "-protected"
+	}
+	v.show(page{title: d.Name, path: "/ui/servers", shape: shape, notice: n}, serverView(v, d), serverForms(v, d))
+}
+
+// serverDo does what a form of a server's page says, through the API's route of the same name.
+func serverDo(v *visit) {
+	ctx, id, reason := v.r.Context(), v.r.PathValue("server"), strings.TrimSpace(v.r.PostFormValue("reason"))
+	verbs := map[string]func() (*http.Response, error){
+		"onboard": func() (*http.Response, error) { return v.api.OnboardServer(ctx, id, contract.OnboardOptions{}) },
+		"retry":   func() (*http.Response, error) { return v.api.RetryStep(ctx, id) },
+		"skip": func() (*http.Response, error) {
+			return v.api.SkipStep(ctx, id, contract.SkipStep{Step: schema.Step(v.r.PostFormValue("step")), Reason: reason})
+		},
+		"abort":     func() (*http.Response, error) { return v.api.AbortOnboarding(ctx, id) },
+		"cordon":    func() (*http.Response, error) { return v.api.CordonServer(ctx, id, contract.NewCordon{Reason: reason}) },
+		"uncordon":  func() (*http.Response, error) { return v.api.UncordonServer(ctx, id, contract.Uncordon{}) },
+		"drain":     func() (*http.Response, error) { return v.api.DrainServer(ctx, id, contract.Why{Reason: reason}) },
+		"undrain":   func() (*http.Response, error) { return v.api.UndrainServer(ctx, id) },
+		"protect":   func() (*http.Response, error) { return v.api.ProtectServer(ctx, id) },
+		"unprotect": func() (*http.Response, error) { return v.api.UnprotectServer(ctx, id) },
+	}
+	v.do(verbs, "/ui/servers/"+id, func(n *notice) { v.showServer(id, n) })
+}
+
+// do runs the form's verb; where it is refused the page is shown again with the reason, and the status is the API's.
+func (v *visit) do(verbs map[string]func() (*http.Response, error), where string, again func(*notice)) {
+	verb := v.r.PathValue("verb")
+	act, ok := verbs[verb]
+	if !ok {
+		v.missing()
+		return
+	}
+	resp, err := act()
+	if err := call.Check(resp, err); err != nil {
+		if c := schema.CodeOf(err); c == schema.CodeUnauthenticated || c == schema.CodeNotFound || v.r.Context().Err() == context.Canceled {
+			v.fail(err)
+			return
+		}
+		again(problem(err))
+		return
+	}
+	resp.Body.Close()
+	v.back(where, verb)
+}
+
+// monthOf is the half-open interval of a month such as 2026-11, in UTC.
+func monthOf(s string) (from, to time.Time, err error) {
+	from, err = time.Parse("2006-01", s)
+	if err != nil {
+		return from, to, schema.Invalid("month", s, "a month such as 2026-11")
+	}
+	return from, from.AddDate(0, 1, 0), nil
+}
