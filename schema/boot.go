@@ -64,3 +64,6 @@ type BootEvidence struct {
 	Bytes   int64  `json:"bytes,omitempty"`
 	Result  string `json:"result,omitempty"` // ok, or what went wrong in words
 }
+
+// TableName is where it is kept: the plural that would be guessed is wrong.
+func (Armed) TableName() string { return "armed" }

@@ -147,3 +147,6 @@ func (r LedgerRow) Milliseconds() int64 {
 	}
 	return ms
 }
+
+// TableName is where it is kept: the plural that would be guessed is wrong.
+func (LedgerRow) TableName() string { return "ledger" }

@@ -62,3 +62,6 @@ type Token struct {
 	ExpiresAt Instant `json:"expires_at"`
 	RevokedAt Instant `json:"revoked_at"`
 }
+
+// TableName is where it is kept: the plural that would be guessed is wrong.
+func (Quota) TableName() string { return "quotas" }

@@ -31,6 +31,13 @@ func (tx *Tx) reportFault(v schema.Server, f schema.Fault) error {
 		return schema.Invalid("dedupe", "", "a key that is the same whenever the same event is told again")
 	}
 	f.ID, f.Server, f.SeenAt, f.Epoch = NewID("flt", tx.now), v.ID, tx.now, v.Epoch
+	old, err := tx.beforeEpoch(v, f.At)
+	if err != nil {
+		return err
+	}
+	if old {
+		f.Epoch-- // told late: it is of the hardware as it was before
+	}
 	r := tx.db.Exec(`INSERT INTO faults (id, server, accelerator, source, kind, code, severity, text, dedupe, epoch, at, seen_at) VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?) ON CONFLICT DO NOTHING`,
 		f.ID, f.Server, f.Accelerator, f.Source, f.Kind, f.Code, f.Severity, f.Text, f.Dedupe, f.Epoch, f.At, f.SeenAt)
 	if r.Error != nil || r.RowsAffected == 0 {
@@ -38,6 +45,19 @@ func (tx *Tx) reportFault(v schema.Server, f schema.Fault) error {
 	}
 	tx.Emit(schema.Event{Kind: schema.EventFault, Subject: f.ID, Server: v.ID}, map[string]any{"kind": f.Kind, "code": f.Code, "severity": f.Severity, "text": f.Text, "accelerator": f.Accelerator})
 	return nil
+}
+
+// beforeEpoch reports whether something that happened at a moment is of an earlier epoch of the server: from before the
+// technician's last word, or before the installed system's first. A moment that isn't told is now. Clocks of servers may
+// be MaxSkew off, so what is told to be that near to the epoch's start counts as new: a fault too many sends a server to
+// a person, one too few keeps a bad device in the pool.
+func (tx *Tx) beforeEpoch(v schema.Server, at schema.Instant) (bool, error) {
+	if at == 0 {
+		return false, nil
+	}
+	var since schema.Instant
+	err := tx.db.Raw(`SELECT max(since) FROM (SELECT COALESCE(max(done_at), 0) AS since FROM repairs WHERE server = ? UNION ALL SELECT COALESCE(max(registered_at), 0) FROM agents WHERE server = ?) AS epochs`, v.ID, v.ID).Scan(&since).Error
+	return since > 0 && at < since.Add(-agentproto.MaxSkew), err
 }
 
 // Fault finds one by id.
@@ -341,9 +361,51 @@ func (s *Store) RepairUnproven(ctx context.Context, repair, why string) error {
 			return err
 		}
 		r.Returns++
-		r.WaitingWhy, r.DoneAt = why, 0
+		r.WaitingWhy = why
 		return tx.setRepair(&r, schema.RepairWaiting, "repair", why)
 	})
+}
+
+// RepairCouldNotFix is the technician's word that the work can't be done here. The repair stays open and the server out:
+// a person decides whether it is tried again or retired.
+func (s *Store) RepairCouldNotFix(ctx context.Context, repair, note, by string) error {
+	return s.Write(ctx, func(tx *Tx) error {
+		r, v, err := tx.repair(repair)
+		if err != nil {
+			return err
+		}
+		if r.State != schema.RepairWaiting {
+			return schema.Conflict(fmt.Sprintf("repair %s is %s", r.ID, r.State), "that is taken while it waits for the technician")
+		}
+		if strings.TrimSpace(note) == "" {
+			return schema.Invalid("note", note, "what was tried and why it did not help: the next person reads it")
+		}
+		r.Note, r.WaitingWhy, r.Version = note, "could not be fixed by "+by+": "+note, r.Version+1
+		tx.Emit(schema.Event{Kind: schema.EventRepairState, Subject: r.ID, Server: r.Server, By: by}, map[string]any{"from": r.State, "to": r.State, "why": r.WaitingWhy})
+		if err := tx.db.Save(&r).Error; err != nil {
+			return err
+		}
+		return tx.callPerson(&v, schema.FailCouldNotFix, r.WaitingWhy)
+	})
+}
+
+// RepairStuck calls a person to a repair that waits too long, and says for what. The same code and text again is the
+// same call.
+func (s *Store) RepairStuck(ctx context.Context, repair, code, text string) error {
+	return s.Write(ctx, func(tx *Tx) error {
+		r, v, err := tx.repair(repair)
+		if err != nil || r.ClosedAt != 0 || v.FailureCode == code && v.FailureText == text {
+			return err
+		}
+		return tx.callPerson(&v, schema.FailureCode(code), text)
+	})
+}
+
+// callPerson shows on the server that its process waits for a person; the next change of its phase takes it away.
+func (tx *Tx) callPerson(v *schema.Server, code schema.FailureCode, text string) error {
+	v.FailureCode, v.FailureText, v.FailureRetryable = string(code), text, true
+	tx.Emit(schema.Event{Kind: schema.EventServerFailure, Subject: v.ID, Server: v.ID}, map[string]any{"code": code, "text": text, "retryable": true})
+	return tx.saveServer(v)
 }
 
 // RepairReturn lets a repaired server back into the pool. The proof is checked here, at the moment of the act: a
@@ -402,7 +464,10 @@ func (s *Store) RepairReturn(ctx context.Context, repair, burnIn string) error {
 // swapSerial takes the replaced part out of the inventory: the new one must have been seen.
 func (tx *Tx) swapSerial(r *schema.Repair, v schema.Server) error {
 	if r.NewSerial == "" {
-		return nil
+		told, err := tx.untoldSwap(r, v)
+		if err != nil || !told {
+			return err
+		}
 	}
 	var fresh schema.Accelerator
 	if err := tx.lock(&fresh, "server = ? AND serial = ? AND removed_at = 0", v.ID, r.NewSerial); err != nil {
@@ -425,6 +490,23 @@ func (tx *Tx) swapSerial(r *schema.Repair, v schema.Server) error {
 		return schema.Unsafe(fmt.Sprintf("the failed part %s is still seen in server %s", old.Serial, v.Name), "was the right part replaced?")
 	}
 	return tx.removeAccelerator(&old, "replaced by "+r.NewSerial+" in "+r.ID)
+}
+
+// untoldSwap finds the new part by the failed one's slot, where the technician named no serial and the failed one is gone.
+func (tx *Tx) untoldSwap(r *schema.Repair, v schema.Server) (bool, error) {
+	if r.Accelerator == "" {
+		return false, nil
+	}
+	var old, fresh schema.Accelerator
+	if err := tx.lock(&old, "id = ?", r.Accelerator); err != nil || old.Health != schema.HealthAbsent || old.Slot == "" {
+		return false, err
+	}
+	err := tx.lock(&fresh, "server = ? AND slot = ? AND id <> ? AND removed_at = 0 AND health <> ? AND serial <> ''", v.ID, old.Slot, old.ID, schema.HealthAbsent)
+	if isNoRows(err) {
+		return false, nil
+	}
+	r.NewSerial = fresh.Serial
+	return err == nil, err
 }
 
 // Silent are servers in the pool whose agent has not been heard of since before.

@@ -130,6 +130,19 @@ func (tx *Tx) report(server string, r agentproto.TaskReport) error {
 		}
 		return nil
 	}
+	if t.Kind == schema.TaskInventory && t.State == schema.TaskDone {
+		// What was read is the inventory from this moment: whoever waits for the task's end finds it there.
+		var inv agentproto.Inventory
+		if err := json.Unmarshal([]byte(t.Result), &inv); err == nil && inv.Devices != nil {
+			v, err := tx.server(server)
+			if err != nil {
+				return err
+			}
+			if err := tx.recordDevices(v, inv.Devices); err != nil {
+				return err
+			}
+		}
+	}
 	if t.State.Ended() {
 		tx.Emit(schema.Event{Kind: schema.EventTaskEnded, Subject: t.ID, Server: server}, TaskEnded{Task: t.ID, Kind: t.Kind, State: t.State, Workflow: t.Workflow})
 	}

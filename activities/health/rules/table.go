@@ -1,0 +1,86 @@
+package rules
+
+import (
+	"time"
+
+	"gpupool/schema"
+)
+
+const day = 24 * time.Hour
+
+// Table is the built-in rules. XID numbers are NVIDIA's catalogue's (https://docs.nvidia.com/deploy/xid-errors/); where
+// tools differ (63, 64, 94: see the facts on health) the catalogue's own immediate action is followed.
+var Table = []Rule{
+	{Name: "xid-fell-off-bus", Kind: "xid", Codes: []string{"79"}, Action: Repair, Mode: Enforce,
+		Why: "the GPU has fallen off the bus (XID 79)", Source: "NVIDIA XID catalogue: RESTART_BM, contact support"},
+	{Name: "xid-double-bit-ecc", Kind: "xid", Codes: []string{"48"}, Action: Repair, Mode: Enforce,
+		Why: "an uncorrectable memory error (XID 48)", Source: "NVIDIA XID catalogue: WORKFLOW_XID_48"},
+	{Name: "xid-row-remap-failed", Kind: "xid", Codes: []string{"64"}, Action: Repair, Mode: Enforce,
+		Why: "a memory row could not be remapped (XID 64): the spares of its bank are gone", Source: "NVIDIA RMA policy"},
+	{Name: "xid-row-remapped", Kind: "xid", Codes: []string{"63"}, Action: Cordon, Mode: Enforce,
+		Why: "a memory row is to be remapped at the next reset (XID 63); running work is not affected", Source: "NVIDIA XID catalogue: IGNORE; NVML: pending remaps take effect at reset"},
+	{Name: "xid-contained-ecc", Kind: "xid", Codes: []string{"94"}, Action: Observe, Mode: Enforce,
+		Why: "a contained memory error (XID 94): only the process that met it ended", Source: "NVIDIA XID catalogue: RESTART_APP"},
+	{Name: "xid-contained-ecc-again", Kind: "xid", Codes: []string{"94"}, Count: 3, Within: day, Action: Cordon, Mode: Enforce,
+		Why: "three contained memory errors (XID 94) within a day", Source: "DCGM health: warning; count proposed"},
+	{Name: "xid-uncontained-ecc", Kind: "xid", Codes: []string{"95", "140"}, Action: Repair, Mode: Enforce,
+		Why: "an uncontained memory error (XID 95, 140): other processes are affected", Source: "NVIDIA XID catalogue: RESET_GPU"},
+	{Name: "xid-nvlink", Kind: "xid", Codes: []string{"74"}, Action: Cordon, Mode: Enforce,
+		Why: "an NVLink error (XID 74)", Source: "NVIDIA XID catalogue: WORKFLOW_NVLINK_ERR"},
+	{Name: "xid-gsp", Kind: "xid", Codes: []string{"119", "120"}, Action: Repair, Mode: Enforce,
+		Why: "the GPU's system processor does not answer (XID 119, 120)", Source: "NVIDIA XID catalogue: RESET_GPU"},
+	{Name: "xid-application", Kind: "xid", Codes: []string{"13", "31", "43", "45", "69"}, Action: Observe, Mode: Enforce,
+		Why: "most often the application's own fault (XID 13, 31, 43, 45, 69)", Source: "NVIDIA XID catalogue: RESTART_APP"},
+	{Name: "xid-mmu-again", Kind: "xid", Codes: []string{"31"}, Count: 5, Within: day, Action: Cordon, Mode: Watch,
+		Why: "five memory page faults (XID 31) on one GPU within a day", Source: "NVSentinel: twice on one GPU is suspect; more is asked here"},
+	{Name: "xid-informational", Kind: "xid", Codes: []string{"92", "121", "137", "154"}, Action: Observe, Mode: Enforce,
+		Why: "informational (XID 92, 121, 137, 154)", Source: "NVIDIA XID catalogue: IGNORE"},
+
+	{Name: "ecc-uncorrectable", Kind: "ecc-uncorrectable", Action: Repair, Mode: Enforce,
+		Why: "uncorrectable memory errors", Source: "DCGM: any volatile double-bit error fails"},
+	{Name: "ecc-correctable-rate", Kind: "ecc-correctable", Severity: schema.SeverityWarning, Action: Cordon, Mode: Enforce,
+		Why: "correctable memory errors at a rate that healthy memory does not have", Source: "proposed; the source measures the rate"},
+	{Name: "remap-failed", Kind: "remap-failed", Action: Repair, Mode: Enforce,
+		Why: "row remapping has failed: the bank's spares are gone", Source: "NVIDIA RMA policy"},
+	{Name: "remap-pending", Kind: "remap-pending", Action: Cordon, Mode: Enforce,
+		Why: "a row remap waits for a reset", Source: "NVML documentation"},
+	{Name: "sram-threshold", Kind: "sram-threshold", Action: Repair, Mode: Enforce,
+		Why: "the GPU's own limit of SRAM errors is exceeded", Source: "NVIDIA RMA policy"},
+	{Name: "ras-uncorrectable", Kind: "ras", Severity: schema.SeverityCritical, Action: Repair, Mode: Enforce,
+		Why: "an uncorrectable error by AMD RAS", Source: "AMD Device Metrics Exporter: threshold 0"},
+	{Name: "ras-correctable", Kind: "ras", Action: Observe, Mode: Enforce,
+		Why: "a corrected error by AMD RAS", Source: "AMD: act on the rate"},
+	{Name: "ras-correctable-again", Kind: "ras", Severity: schema.SeverityWarning, Count: 3, Within: day, Action: Cordon, Mode: Enforce,
+		Why: "three RAS warnings within a day", Source: "proposed"},
+	{Name: "bad-pages", Kind: "bad-pages", Action: Repair, Mode: Enforce,
+		Why: "more bad pages than the driver allows", Source: "amdgpu: bad_page_cnt_threshold, RMA record"},
+
+	{Name: "absent", Kind: "absent", Action: Repair, Mode: Enforce,
+		Why: "a device is not listed any more", Source: "device count below the inventory"},
+	{Name: "thermal-critical", Kind: "thermal", Severity: schema.SeverityCritical, Action: Repair, Mode: Enforce,
+		Why: "too hot to go on", Source: "NVSentinel ADR-042: thermal margin below the slowdown offset is fatal"},
+	{Name: "thermal", Kind: "thermal", Severity: schema.SeverityWarning, Action: Cordon, Mode: Enforce,
+		Why: "thermal margin is used up", Source: "NVSentinel ADR-042"},
+	{Name: "slowdown", Kind: "hw-slowdown", Severity: schema.SeverityWarning, Action: Cordon, Mode: Enforce,
+		Why: "the hardware slows itself down", Source: "gpud: 0.6 events a minute over 10 minutes"},
+	{Name: "link-down", Kind: "link", Severity: schema.SeverityCritical, Action: Repair, Mode: Enforce,
+		Why: "a link between devices is down", Source: "DCGM: fails"},
+	{Name: "link-errors", Kind: "link", Severity: schema.SeverityWarning, Action: Cordon, Mode: Enforce,
+		Why: "a link between devices has errors", Source: "DCGM: warning at one a minute"},
+	{Name: "pcie-fatal", Kind: "pcie", Severity: schema.SeverityCritical, Action: Repair, Mode: Enforce,
+		Why: "a fatal PCIe error", Source: "PCIe AER"},
+	{Name: "pcie-replays", Kind: "pcie", Severity: schema.SeverityWarning, Count: 3, Within: day, Action: Cordon, Mode: Enforce,
+		Why: "too many PCIe replays, three times within a day", Source: "DCGM: rate by generation and width"},
+	{Name: "leak", Kind: "leak", Action: Repair, Mode: Enforce,
+		Why: "coolant leaks", Source: "Redfish LeakDetector"},
+	{Name: "driver-hang", Kind: "driver-hang", Action: Repair, Mode: Enforce,
+		Why: "the driver does not return from a call", Source: "45 s without an answer, twice"},
+	{Name: "agent-silent", Kind: "agent-silent", Action: Repair, Mode: Enforce,
+		Why: "the server's agent is not heard of any more", Source: "heartbeats"},
+	{Name: "burn-in", Kind: "burn-in", Action: Repair, Mode: Enforce,
+		Why: "failed a burn-in", Source: "the gate"},
+	{Name: "operator", Kind: "operator", Action: Repair, Mode: Enforce,
+		Why: "reported by a person", Source: "a person"},
+	{Name: "job-failures", Kind: "job-failures", Severity: schema.SeverityWarning, Action: Cordon, Mode: Enforce,
+		Why: "several jobs of several owners failed on it", Source: "Meta: lemon signals; counts proposed"},
+}
