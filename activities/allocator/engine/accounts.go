@@ -1,0 +1,235 @@
+package engine
+
+import (
+	"math"
+	"time"
+)
+
+type accountKey struct{ tenant, project string }
+
+// account is what a tenant (project "") or a project may hold and holds.
+type account struct {
+	accountKey
+	parent     *account // the tenant of a project
+	weight     float64
+	maxRunning int
+	running    int
+	quotas     map[string]*quota // by model; "" = all
+	held       map[string]*held
+	share      float64 // decayed usage over weight, as of the last time it was asked for
+}
+
+// quota is one row of the tree, in thousandths of an accelerator.
+type quota struct {
+	guaranteed int64
+	limit      int64 // NoLimit = none
+}
+
+// held is what an account holds of a model, in thousandths of an accelerator.
+type held struct {
+	used           int64 // by live allocations
+	nonPreemptible int64 // of which can't be taken back
+	claimed        int64 // by jobs that wait for victims to end
+	claimedFixed   int64 // of which for non-preemptible jobs
+	past           decayed
+}
+
+func (s *State) account(tenant, project string) *account {
+	key := accountKey{tenant, project}
+	a := s.accounts[key]
+	if a == nil {
+		a = &account{accountKey: key, weight: 1, quotas: map[string]*quota{}, held: map[string]*held{}}
+		if project != "" {
+			a.parent = s.account(tenant, "")
+		}
+		s.accounts[key] = a
+	}
+	return a
+}
+
+// level names the account in a reason.
+func (a *account) level() string {
+	if a.project == "" {
+		return "tenant " + a.tenant
+	}
+	return "project " + a.tenant + "/" + a.project
+}
+
+// chain calls for the project, if any, and its tenant.
+func (s *State) chain(tenant, project string) []*account {
+	a := s.account(tenant, project)
+	if a.parent == nil {
+		return []*account{a}
+	}
+	return []*account{a, a.parent}
+}
+
+func (a *account) of(model string) *held {
+	h := a.held[model]
+	if h == nil {
+		h = &held{}
+		a.held[model] = h
+	}
+	return h
+}
+
+// SetQuota adds a quota or changes it.
+func (s *State) SetQuota(q Quota) {
+	s.changed()
+	a := s.account(q.Tenant, q.Project)
+	s.guard(q.Model, a.quotas[q.Model], -1)
+	row := &quota{guaranteed: scaled(q.Guaranteed), limit: scaled(q.Limit)}
+	if q.Limit < 0 {
+		row.limit = NoLimit
+	}
+	a.quotas[q.Model] = row
+	s.guard(q.Model, row, +1)
+	if q.Weight > 0 {
+		a.weight = q.Weight
+	}
+	if q.Model == "" {
+		a.maxRunning = max(q.MaxRunningJobs, 0)
+	}
+}
+
+// scaled turns accelerators into thousandths without overflow.
+func scaled(n int64) int64 {
+	return min(max(n, 0), math.MaxInt64/whole/4) * whole
+}
+
+// RemoveQuota takes a quota away; the weight and the running-job limit go with that of all models.
+func (s *State) RemoveQuota(tenant, project, model string) {
+	s.changed()
+	a := s.account(tenant, project)
+	s.guard(model, a.quotas[model], -1)
+	delete(a.quotas, model)
+	if model == "" {
+		a.weight, a.maxRunning = 1, 0
+	}
+}
+
+func (s *State) guard(model string, q *quota, sign int) {
+	if q != nil && q.guaranteed > 0 {
+		s.guarded[model] += sign
+	}
+}
+
+// guarantees says whether the guarantees of a model are in force.
+func (s *State) guarantees(model string) bool { return s.guarded[model] > 0 }
+
+// guarantee is what the account is guaranteed of a model.
+func (a *account) guarantee(model string) int64 {
+	if q := a.quotas[model]; q != nil {
+		return q.guaranteed
+	}
+	return 0
+}
+
+// book books an allocation on the accounts it belongs to, or takes it off with sign -1.
+func (s *State) book(al *alloc, now int64, sign int64) {
+	amount := sign * al.milli
+	for _, a := range s.chain(al.Tenant, al.Project) {
+		a.running += int(sign)
+		for _, model := range modelKeys(al.model) {
+			h := a.of(model)
+			h.used += amount
+			if !al.Preemptible {
+				h.nonPreemptible += amount
+			}
+			h.past.turn(now, float64(amount), s.cfg.HalfLife)
+		}
+	}
+	if al.Array != "" {
+		s.array(al.Array).running += int(sign)
+	}
+}
+
+// modelKeys is the keys an amount of a model counts under: the model and all models together.
+func modelKeys(model string) []string {
+	if model == "" {
+		return []string{""}
+	}
+	return []string{model, ""}
+}
+
+// claim books what a job that waits for its victims will need, so that its own tenant can't outrun it.
+func (s *State) claim(j *job, model string, sign int64) {
+	amount := sign * j.shape.milli()
+	for _, a := range s.chain(j.Tenant, j.Project) {
+		for _, m := range modelKeys(model) {
+			h := a.of(m)
+			h.claimed += amount
+			if !j.Preemptible {
+				h.claimedFixed += amount
+			}
+		}
+	}
+}
+
+// SetPastUsage tells fair share what a tenant's project used before this State began: accelerator-time of a model,
+// already decayed to the moment at.
+func (s *State) SetPastUsage(tenant, project, model string, used time.Duration, when time.Time) {
+	for _, a := range s.chain(tenant, project) {
+		a.of(model).past.charge(ns(when), used.Seconds()*float64(whole), s.cfg.HalfLife)
+	}
+	s.dirty = true
+}
+
+// decayed is usage that weighs half as much every half-life, while rate is used now. The sum is exact between
+// changes: nothing is sampled.
+type decayed struct {
+	value float64 // milli-accelerator-seconds
+	rate  float64 // milli-accelerators
+	at    int64
+}
+
+// worth is the usage as it weighs at a moment.
+func (d *decayed) worth(now int64, halfLife time.Duration) float64 {
+	if now <= d.at || d.at == 0 {
+		return d.value
+	}
+	dt := float64(now-d.at) / 1e9
+	if halfLife <= 0 {
+		return d.value + d.rate*dt
+	}
+	h := halfLife.Seconds()
+	keep := math.Exp2(-dt / h)
+	return d.value*keep + d.rate*(1-keep)*h/math.Ln2
+}
+
+// turn changes the rate by delta from now on.
+func (d *decayed) turn(now int64, delta float64, halfLife time.Duration) {
+	d.value = d.worth(now, halfLife)
+	d.at = max(d.at, now)
+	d.rate += delta
+}
+
+// charge adds usage at a moment.
+func (d *decayed) charge(now int64, amount float64, halfLife time.Duration) {
+	d.turn(now, 0, halfLife)
+	d.value += amount
+}
+
+// shareOf is an account's dominant share: over the models, the largest part of what is installed, by decayed usage
+// over weight (DRF, Ghodsi et al., NSDI 2011, on decayed usage).
+func (s *State) shareOf(a *account, now int64) float64 {
+	share := 0.0
+	for model, h := range a.held {
+		p := s.pools[model]
+		if p == nil || p.installed == 0 {
+			continue
+		}
+		share = max(share, h.past.worth(now, s.cfg.HalfLife)/float64(p.installed))
+	}
+	return share / a.weight
+}
+
+// penalize charges the entry penalty of a start to fair share, or gives it back.
+func (s *State) penalize(al *alloc, now int64, sign float64) {
+	if s.cfg.EntryPenalty <= 0 {
+		return
+	}
+	for _, a := range s.chain(al.Tenant, al.Project) {
+		a.of(al.model).past.charge(now, sign*float64(al.milli)*s.cfg.EntryPenalty.Seconds(), s.cfg.HalfLife)
+	}
+}

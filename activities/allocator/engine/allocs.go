@@ -1,0 +1,217 @@
+package engine
+
+import (
+	"slices"
+	"time"
+)
+
+// alloc is a live allocation.
+type alloc struct {
+	Allocation
+	model    string
+	milli    int64 // all nodes
+	cpu, mem int64 // per node
+	part     int64 // of the one accelerator, for a slice; else 0
+	servers  []*server
+	accels   []*accel
+	end      int64 // when it is expected to end, by its limit
+	late     bool  // it ran past that
+	told     bool  // it was told to end
+	gone     bool
+	job      *job // what it was started from, for Revert; nil when it was loaded
+}
+
+func (s *State) alloc(job string, attempt int) *alloc {
+	for _, al := range s.allocs[job] {
+		if al.Attempt == attempt {
+			return al
+		}
+	}
+	return nil
+}
+
+// SetAllocation tells of a live allocation, after the specs and, if known, the servers were told. For one that is
+// known already only what may change is taken: its limit, checkpoint and grace.
+func (s *State) SetAllocation(in Allocation) {
+	s.dirty = true
+	if al := s.alloc(in.Job, in.Attempt); al != nil {
+		al.TimeLimit, al.Checkpoint = in.TimeLimit, in.Checkpoint
+		if !in.GraceUntil.IsZero() {
+			al.GraceUntil, al.For, al.told = in.GraceUntil, in.For, true
+		}
+		s.expect(al)
+		s.recommit(al)
+		return
+	}
+	in.Places = slices.Clone(in.Places)
+	s.take(&alloc{Allocation: in, told: !in.GraceUntil.IsZero()})
+	if j := s.jobs[in.Job]; j != nil {
+		if j.Attempt <= in.Attempt {
+			s.drop(j, "the job runs")
+		} else {
+			s.unpark(j)
+		}
+	}
+}
+
+// SetCheckpoint notes that a running attempt has saved its work.
+func (s *State) SetCheckpoint(job string, attempt int, when time.Time) {
+	if al := s.alloc(job, attempt); al != nil {
+		al.Checkpoint = when
+	}
+}
+
+// SetTimeLimit changes the limit of a running attempt; 0 = none.
+func (s *State) SetTimeLimit(job string, attempt int, limit time.Duration) {
+	if al := s.alloc(job, attempt); al != nil {
+		s.dirty = true
+		al.TimeLimit = limit
+		s.expect(al)
+		s.recommit(al)
+	}
+}
+
+// expect sets when an allocation will be over and tells its servers.
+func (s *State) expect(al *alloc) {
+	al.end, al.late = al.limitEnd(s.cfg.AssumedLimit), false
+	if al.told {
+		al.end = ns(al.GraceUntil)
+	}
+	s.timers.add(al.end, timerEnd, al)
+	for _, srv := range al.servers {
+		s.refresh(srv)
+	}
+}
+
+// take makes an allocation live: accelerators, servers and accounts hold it from now on.
+func (s *State) take(al *alloc) {
+	sp := s.spec(al.Spec)
+	al.cpu, al.mem = sp.CPU, sp.MemoryBytes
+	if sp.slice() {
+		al.part = sp.milli
+	}
+	each := al.each()
+	for _, place := range al.Places {
+		srv := s.servers[place.Server]
+		if srv == nil {
+			srv = s.addServer(place.Server)
+		}
+		if !slices.Contains(al.servers, srv) {
+			al.servers = append(al.servers, srv)
+			srv.allocs = append(srv.allocs, al)
+		}
+		for _, id := range place.Accelerators {
+			dev := s.accel(id)
+			dev.used += each
+			dev.holders = append(dev.holders, al)
+			al.accels = append(al.accels, dev)
+			al.milli += each
+			if al.model == "" && dev.bay != nil {
+				al.model = dev.bay.pool.model
+			}
+		}
+	}
+	if al.model == "" {
+		al.model = sp.Model
+	}
+	s.allocs[al.Job] = append(s.allocs[al.Job], al)
+	s.running(al, +1)
+	s.book(al, ns(al.Started), +1)
+	for _, b := range s.budgets {
+		if b.covers(al.Tenant, al.Project, al.model) {
+			b.commit(al, s.cfg.AssumedLimit)
+		}
+	}
+	s.expect(al)
+}
+
+// running counts preemptible allocations by priority, to know at a glance whether a search for victims can succeed.
+func (s *State) running(al *alloc, delta int) {
+	if !al.Preemptible {
+		return
+	}
+	if s.stats.running[al.model] == nil {
+		s.stats.running[al.model] = map[int]int{}
+	}
+	s.stats.running[al.model][al.Priority] += delta
+}
+
+func (s *State) recommit(al *alloc) {
+	for _, b := range s.budgets {
+		if b.uncommit(al, s.cfg.AssumedLimit) {
+			b.commit(al, s.cfg.AssumedLimit)
+		}
+	}
+}
+
+// Release ends an allocation at a moment and frees what it held. One that is not live is no error: events repeat.
+func (s *State) Release(job string, attempt int, when time.Time) {
+	al := s.alloc(job, attempt)
+	if al == nil {
+		return
+	}
+	for _, b := range s.budgets {
+		b.settle(al, ns(when), s.cfg.AssumedLimit)
+	}
+	s.learnFrom(al, ns(when))
+	s.give(al, ns(when))
+}
+
+// give takes an allocation off everything that holds it.
+func (s *State) give(al *alloc, when int64) {
+	s.dirty = true
+	al.gone = true
+	s.running(al, -1)
+	list := slices.DeleteFunc(s.allocs[al.Job], func(o *alloc) bool { return o == al })
+	if len(list) == 0 {
+		delete(s.allocs, al.Job)
+	} else {
+		s.allocs[al.Job] = list
+	}
+	each := al.each()
+	for _, dev := range al.accels {
+		dev.used -= each
+		dev.holders = slices.DeleteFunc(dev.holders, func(o *alloc) bool { return o == al })
+		if dev.bay == nil && len(dev.holders) == 0 {
+			delete(s.accels, dev.id)
+		}
+	}
+	for _, srv := range al.servers {
+		srv.allocs = slices.DeleteFunc(srv.allocs, func(o *alloc) bool { return o == al })
+		s.refresh(srv)
+		s.forget(srv)
+	}
+	s.book(al, when, -1)
+	if j := s.jobs[al.Job]; j != nil {
+		s.unpark(j)
+	}
+}
+
+// each is what the allocation holds of each of its accelerators.
+func (al *alloc) each() int64 {
+	if al.part > 0 {
+		return al.part
+	}
+	return whole
+}
+
+// Revert takes back a start that the database refused: the job waits again, in its old place.
+func (s *State) Revert(job string, attempt int) {
+	al := s.alloc(job, attempt)
+	if al == nil {
+		return
+	}
+	for _, b := range s.budgets {
+		b.uncommit(al, s.cfg.AssumedLimit)
+	}
+	s.penalize(al, s.now, -1)
+	s.give(al, ns(al.Started))
+	if al.job != nil {
+		s.SetJob(al.job.Job)
+	}
+}
+
+// lost is the accelerator-time that would be lost if the allocation ended now.
+func (al *alloc) lost(now int64) time.Duration {
+	return acceleratorTime(al.milli, now-max(ns(al.Started), ns(al.Checkpoint)))
+}

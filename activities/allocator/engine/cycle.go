@@ -1,0 +1,455 @@
+package engine
+
+import (
+	"cmp"
+	"math"
+	"slices"
+	"time"
+)
+
+// cycleStats is scratch space and counts that live for one cycle, unless said otherwise.
+type cycleStats struct {
+	decisions int
+	hunts     int // searches for victims
+	told      []Reservation
+	reserved  map[*family]int  // plans by family
+	first     map[*family]bool // the job at hand is its family's first to be blocked
+	blocked   map[*family]bool // a job of the family was blocked
+	tried     map[tryKey]bool  // requests that didn't fit
+	lines     map[*family]*line
+
+	// kept across cycles
+	scratch []candidate
+	ready   []readyBay
+	most    map[mostKey]*mostPossible
+	running map[string]map[int]int // preemptible allocations by model and priority
+	seen    float64                // nodes of all jobs seen, for the task mix
+	touched []*job                 // jobs whose reason may not be the one last reported
+	special []*job                 // jobs with a reason of their own, as of the last cycle
+}
+
+// tryKey is what makes two requests equal to the search for places.
+type tryKey struct {
+	mostKey
+	nodes, priority int
+	required        bool
+	limit           time.Duration
+	tenant, project string // only where windows may differ by project
+}
+
+// Cycle decides, at the moment now, which waiting jobs start, who must end for whom, and why the others wait. Its
+// own starts are applied: a second call without new facts starts nothing more.
+func (s *State) Cycle(now time.Time) Result {
+	s.cycle++
+	s.now = max(s.now, ns(now))
+	out := Result{Cycle: s.cycle, At: at(s.now)}
+	s.fire(&out)
+	s.regroup()
+	st := &s.stats
+	st.decisions, st.hunts, st.told = 0, 0, nil
+	if s.dirty {
+		st.reserved, st.first, st.blocked = map[*family]int{}, map[*family]bool{}, map[*family]bool{}
+		st.tried = map[tryKey]bool{}
+		for _, pl := range s.plans {
+			if !pl.claim {
+				st.reserved[pl.job.shape.spec.family]++
+			}
+		}
+		s.keepPlans(&out)
+		s.walk(&out)
+		s.dropStale()
+		st.lines = map[*family]*line{}
+		s.judge()
+		s.dirty = false
+	}
+	s.report(&out)
+	out.Reservations = st.told
+	out.NextWake = at(s.timers.next())
+	out.Decisions = st.decisions
+	return out
+}
+
+// keepPlans looks at what was promised before: claims whose places are free start, broken ones are planned anew.
+func (s *State) keepPlans(out *Result) {
+	for _, pl := range slices.Clone(s.plans) {
+		if !pl.claim || pl.job.plan != pl {
+			continue
+		}
+		j := pl.job
+		if cause := s.broken(pl); cause != "" {
+			s.dropPlan(pl, cause)
+			continue
+		}
+		pl.cycle = s.cycle
+		if s.gateClaimed(j).code != "" {
+			continue
+		}
+		a := s.askFor(j)
+		s.stats.decisions++
+		if !slices.ContainsFunc(pl.bays, func(b *bay) bool { return !s.bayFits(&a, b) }) {
+			s.start(j, pl.bays, out)
+		}
+	}
+}
+
+// gateClaimed is the gate of a job whose amounts are booked as claimed already.
+func (s *State) gateClaimed(j *job) verdict {
+	s.claim(j, j.plan.model, -1)
+	v := s.gate(j.shape)
+	s.claim(j, j.plan.model, +1)
+	return v
+}
+
+// entry is one line of the queue in the walk of a priority.
+type entry struct {
+	group   *group
+	tenant  float64 // share
+	project float64
+	head    *job
+	shapes  []*shape // with jobs still to try, unordered: lines have few shapes
+}
+
+func (e *entry) compare(o *entry) int {
+	if c := cmp.Or(cmp.Compare(e.tenant, o.tenant), cmp.Compare(e.project, o.project)); c != 0 {
+		return c
+	}
+	if before(e.head, o.head) {
+		return -1
+	}
+	return 1
+}
+
+// shares reads the fair shares an entry is ordered by.
+func (s *State) shares(g *group) (tenant, project float64) {
+	if s.cfg.Order == FIFO {
+		return 0, 0
+	}
+	a := g.account
+	if a.parent == nil {
+		return s.shareOf(a, s.now), 0
+	}
+	return s.shareOf(a.parent, s.now), s.shareOf(a, s.now)
+}
+
+// walk goes through the queue in order and starts what fits. Each shape is tried until it is blocked, once.
+func (s *State) walk(out *Result) {
+	for _, level := range s.priorities() {
+		for _, pl := range slices.Clone(s.plans) {
+			if j := pl.job; j.plan == pl && !pl.claim && j.Priority == level && !j.removed && j.parked == "" {
+				s.tryPlanned(j, out)
+			}
+		}
+		lines := s.entries(level)
+		for len(lines) > 0 {
+			e := lines[0]
+			sh := e.next()
+			if sh == nil {
+				lines = popEntry(lines)
+				continue
+			}
+			e.head = sh.queue.first()
+			tenant, project := s.shares(e.group)
+			if e.tenant != tenant || e.project != project {
+				// Starts of this cycle have raised the share: take the place that belongs to it now.
+				e.tenant, e.project = tenant, project
+				siftEntry(lines, 0)
+				continue
+			}
+			if len(lines) > 1 && !topIsFirst(lines) {
+				siftEntry(lines, 0)
+				continue
+			}
+			if !s.advance(sh, out) {
+				e.drop(sh)
+			}
+		}
+	}
+}
+
+// priorities of waiting jobs, highest first.
+func (s *State) priorities() []int {
+	seen := map[int]bool{}
+	var levels []int
+	for key := range s.groups {
+		if !seen[key.priority] {
+			seen[key.priority] = true
+			levels = append(levels, key.priority)
+		}
+	}
+	slices.SortFunc(levels, func(a, b int) int { return cmp.Compare(b, a) })
+	return levels
+}
+
+// entries is the lines of a priority as a heap.
+func (s *State) entries(level int) []*entry {
+	var list []*entry
+	for _, g := range s.groups {
+		if g.priority != level {
+			continue
+		}
+		e := &entry{group: g}
+		for sh := range g.shapes {
+			if sh.queue.len() > 0 {
+				e.shapes = append(e.shapes, sh)
+			}
+		}
+		if sh := e.next(); sh != nil {
+			e.head = sh.queue.first()
+			e.tenant, e.project = s.shares(g)
+			list = append(list, e)
+		}
+	}
+	for i := len(list)/2 - 1; i >= 0; i-- {
+		siftEntry(list, i)
+	}
+	return list
+}
+
+// next is the shape whose first job was submitted first.
+func (e *entry) next() *shape {
+	var best *shape
+	var head *job
+	for _, sh := range e.shapes {
+		if j := sh.queue.first(); j != nil && (head == nil || before(j, head)) {
+			best, head = sh, j
+		}
+	}
+	return best
+}
+
+func (e *entry) drop(sh *shape) {
+	i := slices.Index(e.shapes, sh)
+	last := len(e.shapes) - 1
+	e.shapes[i] = e.shapes[last]
+	e.shapes = e.shapes[:last]
+}
+
+// topIsFirst says whether the heap's top, whose key may have grown, still comes first.
+func topIsFirst(list []*entry) bool {
+	for _, i := range [2]int{1, 2} {
+		if i < len(list) && list[i].compare(list[0]) < 0 {
+			return false
+		}
+	}
+	return true
+}
+
+func siftEntry(list []*entry, i int) {
+	for {
+		child := 2*i + 1
+		if child >= len(list) {
+			return
+		}
+		if child+1 < len(list) && list[child+1].compare(list[child]) < 0 {
+			child++
+		}
+		if list[i].compare(list[child]) <= 0 {
+			return
+		}
+		list[i], list[child] = list[child], list[i]
+		i = child
+	}
+}
+
+func popEntry(list []*entry) []*entry {
+	last := len(list) - 1
+	list[0] = list[last]
+	list[last] = nil
+	list = list[:last]
+	siftEntry(list, 0)
+	return list
+}
+
+// tryPlanned gives a job with a planned start its turn before the others of its priority.
+func (s *State) tryPlanned(j *job, out *Result) {
+	v := s.gate(j.shape)
+	if v.code != "" {
+		s.dropPlan(j.plan, "the job waits for something else first")
+		return
+	}
+	if bays := s.tryJob(j); bays != nil {
+		s.start(j, bays, out)
+		return
+	}
+	s.block(j, out)
+}
+
+// advance starts the first job of a shape and says whether the next one is worth a try.
+func (s *State) advance(sh *shape, out *Result) bool {
+	if v := s.gate(sh); v.code != "" {
+		sh.verdict = v
+		return false
+	}
+	j := sh.queue.first()
+	if j.plan != nil {
+		// Tried as the head of its family already.
+		return s.fill(sh, j, out)
+	}
+	fam := sh.spec.family
+	if s.cfg.NoBackfill && s.stats.blocked[fam] {
+		return false
+	}
+	if bays := s.tryJob(j); bays != nil {
+		s.start(j, bays, out)
+		return sh.queue.len() > 0
+	}
+	s.block(j, out)
+	return s.fill(sh, j, out)
+}
+
+// block deals with a job that has its turn and does not fit: victims, or a planned start.
+func (s *State) block(j *job, out *Result) {
+	fam := j.shape.spec.family
+	s.stats.first[fam] = !s.stats.blocked[fam]
+	s.stats.blocked[fam] = true
+	if j.plan != nil && j.plan.claim {
+		return
+	}
+	if s.preempt(j, out) {
+		return
+	}
+	if !s.cfg.NoBackfill {
+		s.reserve(j)
+	}
+}
+
+// fill lets jobs behind a blocked one of the same shape use a gap that is too short for it.
+func (s *State) fill(sh *shape, blocked *job, out *Result) bool {
+	if s.cfg.NoBackfill || sh.queue.len() < 2 || !s.gapsMatter(sh) {
+		return false
+	}
+	shortest := blocked.limit
+	if shortest <= 0 {
+		shortest = math.MaxInt64
+	}
+	var next *job
+	depth := 0
+	sh.queue.each(func(j *job) bool {
+		depth++
+		if j != blocked && j.plan == nil && j.limit > 0 && j.limit < shortest {
+			shortest = j.limit
+			if bays := s.tryJob(j); bays != nil {
+				next = j
+				s.start(j, bays, out)
+				return false
+			}
+		}
+		return depth < s.cfg.BackfillDepth
+	})
+	return next != nil && sh.queue.len() > 0
+}
+
+// gapsMatter says whether a shorter job could start where a longer one could not.
+func (s *State) gapsMatter(sh *shape) bool {
+	if len(s.windows) > 0 {
+		return true
+	}
+	return slices.ContainsFunc(sh.spec.pools, func(p *pool) bool { return len(p.held) > 0 })
+}
+
+// openPools is the pools where the shape's project may hold one job more.
+func (s *State) openPools(sh *shape) []*pool {
+	if len(sh.spec.pools) == 1 {
+		return sh.spec.pools
+	}
+	open := make([]*pool, 0, len(sh.spec.pools))
+	for _, p := range sh.spec.pools {
+		if s.amountGate(sh, p.model).code == "" {
+			open = append(open, p)
+		}
+	}
+	return open
+}
+
+// tryJob finds places for a job now, nil when there are none. What did not fit is not tried again in this cycle:
+// within one, room only shrinks.
+func (s *State) tryJob(j *job) []*bay {
+	sh := j.shape
+	key := tryKey{
+		mostKey: mostKey{sh.spec, sh.same, sh.servers, sh.cluster, sh.site, sh.region},
+		nodes:   sh.nodes, priority: sh.priority, required: sh.required, limit: j.limit,
+	}
+	if len(s.windows) > 0 {
+		key.tenant, key.project = sh.tenant, sh.project
+	}
+	if j.plan == nil && s.stats.tried[key] {
+		return nil
+	}
+	a := s.askFor(j)
+	bays := s.findAny(&a)
+	if bays == nil && j.plan == nil {
+		s.stats.tried[key] = true
+	}
+	return bays
+}
+
+// findAny looks through every open pool; a job of one node goes where it costs least over all of them.
+func (s *State) findAny(a *ask) []*bay {
+	open := s.openPools(a.shape)
+	if a.nodes > 1 || len(open) == 1 || len(a.only) > 0 {
+		for _, p := range open {
+			if bays := s.find(a, p); bays != nil {
+				return bays
+			}
+		}
+		return nil
+	}
+	s.stats.decisions++
+	var best candidate
+	found := false
+	for _, p := range open {
+		cands, _ := s.candidates(a, p)
+		for _, c := range cands {
+			if !found || c.compare(best) < 0 {
+				best, found = c, true
+			}
+		}
+	}
+	switch {
+	case !found:
+		return nil
+	case best.class != nil:
+		return best.class.take(s, 1)
+	default:
+		return []*bay{best.bay}
+	}
+}
+
+// start gives a job its places and takes it out of the queue.
+func (s *State) start(j *job, bays []*bay, out *Result) {
+	sh := j.shape
+	s.measureEstimate(j)
+	if j.plan != nil {
+		s.dropPlan(j.plan, "")
+	}
+	a := s.askFor(j)
+	al := &alloc{
+		Allocation: Allocation{
+			Job: j.ID, Attempt: j.Attempt, Tenant: j.Tenant, Project: j.Project, Spec: sh.spec.Name,
+			Priority: j.Priority, Preemptible: j.Preemptible, Array: j.Array,
+			Started: at(s.now), TimeLimit: j.limit, Places: s.placesFor(&a, bays),
+		},
+		model: bays[0].pool.model,
+		job:   j,
+	}
+	if sh.spec.k == 0 {
+		al.model = ""
+	}
+	out.Starts = append(out.Starts, Start{
+		Job: j.ID, Attempt: j.Attempt, Tenant: j.Tenant, Project: j.Project, Spec: sh.spec.Name, Model: al.model,
+		Places: al.Places, TimeLimit: j.limit, Waited: time.Duration(max(s.now-ns(j.Submitted), 0)),
+		Backfilled: s.stats.blocked[sh.spec.family],
+	})
+	s.drop(j, "")
+	s.take(al)
+	s.penalize(al, s.now, +1)
+}
+
+// dropStale lets go of planned starts of jobs that were overtaken in this cycle.
+func (s *State) dropStale() {
+	for _, pl := range slices.Clone(s.plans) {
+		if pl.cycle != s.cycle && !pl.claim {
+			s.dropPlan(pl, "other jobs come first now")
+		}
+	}
+}

@@ -1,0 +1,63 @@
+package engine
+
+import "time"
+
+// Answer is what would become of a job that is not submitted: it starts, or it waits for a reason.
+type Answer struct {
+	Starts bool
+	Places []Place // servers and accelerators it would get, if it starts
+	Reason *Reason // why it would wait, if not
+}
+
+// DryRun says what the next cycle would do with a job if it were submitted now, and changes nothing.
+func (s *State) DryRun(in Job, now time.Time) Answer {
+	dirty, seen, cycle, when := s.dirty, s.stats.seen, s.cycle, s.now
+	spec := s.spec(in.Spec)
+	specSeen := spec.seen
+	in.ID = "\x00" + in.ID // never the id of a job that exists
+	if in.Seq == 0 {
+		in.Seq = far
+	}
+	s.now = max(s.now, ns(now))
+	s.SetJob(in)
+	s.regroup()
+	j := s.jobs[in.ID]
+	defer func() {
+		s.drop(j, "")
+		s.stats.seen, spec.seen = seen, specSeen
+		s.dirty, s.cycle, s.now = dirty, cycle, when
+		s.stats.lines = nil
+	}()
+
+	sh := j.shape
+	// The shape may be new: judge it as a cycle would.
+	kept := sh.verdict
+	sh.verdict = s.verdictOf(sh)
+	defer func() { sh.verdict = kept }()
+	j.entered = -1
+	s.stats.lines = nil
+	if j.parked == "" && sh.verdict.contends() {
+		a := s.askFor(j)
+		// Jobs ahead had their turn in the last cycle, and what they are to have is held for them.
+		if bays := s.findAny(&a); bays != nil {
+			return Answer{Starts: true, Places: s.placesFor(&a, bays)}
+		}
+	}
+	r := s.explain(j)
+	r.Job = in.ID[1:]
+	return Answer{Reason: &r}
+}
+
+// placesFor names the accelerators a node of the job would get in each bay.
+func (s *State) placesFor(a *ask, bays []*bay) []Place {
+	places := make([]Place, len(bays))
+	for i, b := range bays {
+		devs := b.pick(a.k, a.part)
+		ids := make([]string, len(devs))
+		for n, dev := range devs {
+			ids[n] = dev.id
+		}
+		places[i] = Place{b.srv.ID, ids}
+	}
+	return places
+}

@@ -1,0 +1,437 @@
+package engine
+
+import (
+	"fmt"
+	"slices"
+	"strings"
+	"time"
+)
+
+// Explain is why a job waits, as the last cycle found it. It is false for a job that does not wait.
+func (s *State) Explain(id string) (Reason, bool) {
+	j := s.jobs[id]
+	if j == nil {
+		return Reason{}, false
+	}
+	s.regroup()
+	return s.explain(j), true
+}
+
+func (s *State) explain(j *job) Reason {
+	code := s.codeOf(j)
+	r := Reason{
+		Job: j.ID, Code: code, Class: code.Class(), EvaluatedAt: at(s.now), Cycle: s.cycle,
+		Scope: Scope{j.Tenant, j.Project, j.Region, j.Spec}, Blockers: []Blocker{}, Also: []Also{},
+	}
+	r.Since = at(s.now)
+	if j.sent && j.code == code {
+		r.Since = at(j.since)
+	}
+	if f := j.shape.spec.family; f != nil && code != NotEvaluated {
+		ahead := s.lineOf(f).ahead(j)
+		r.Position = Position{Project: s.aheadInProject(j), Spec: ahead.jobs, AheadGPUs: gpus(ahead.milli)}
+	}
+	r.Detail, r.Blockers, r.ClearsWhen = s.detail(j, code)
+	for _, other := range s.others(j, code) {
+		d, _, _ := s.detail(j, other)
+		r.Also = append(r.Also, Also{other, d})
+	}
+	r.ETA, r.NoETA = s.estimate(j, code)
+	return r
+}
+
+// others is the further codes that apply to a job.
+func (s *State) others(j *job, primary Code) []Code {
+	if primary == NotEvaluated {
+		return nil
+	}
+	var codes []Code
+	add := func(c Code) {
+		if c != "" && c != primary && !slices.Contains(codes, c) {
+			codes = append(codes, c)
+		}
+	}
+	add(j.parked)
+	sh := j.shape
+	if s.stop(sh) != nil {
+		add(QueueStopped)
+	}
+	if primary == SpecUnavailable || primary == NeverFits {
+		return codes
+	}
+	if j.plan == nil || !j.plan.claim {
+		add(s.jobLimit(sh).code)
+		if len(sh.spec.pools) > 0 {
+			add(s.quotaGate(sh, sh.spec.pools[0].model).code)
+			add(s.guaranteeGate(sh, sh.spec.pools[0].model).code)
+			add(s.budgetGate(sh, sh.spec.pools[0].model).code)
+		}
+	}
+	if primary == Behind {
+		if a := s.askFor(j); s.findAny(&a) == nil {
+			if d := s.diagnose(j); d.blocks < sh.nodes {
+				add(d.code)
+			}
+		}
+	}
+	slices.SortFunc(codes, func(a, b Code) int { return codeRank(a) - codeRank(b) })
+	return codes
+}
+
+func (s *State) aheadInProject(j *job) int {
+	n := 0
+	for sh := range j.shape.group.shapes {
+		n += sh.queue.ahead(j)
+	}
+	for key, g := range s.groups {
+		if key.tenant == j.Tenant && key.project == j.Project && key.priority > j.Priority {
+			for sh := range g.shapes {
+				n += sh.queue.len()
+			}
+		}
+	}
+	return n
+}
+
+// detail is the numbers of a code for a job, what stands in the way, and what would clear it in a tenant's words.
+func (s *State) detail(j *job, code Code) (Detail, []Blocker, string) {
+	sh, v := j.shape, &j.shape.verdict
+	blockers := []Blocker{}
+	switch code {
+	case NotEvaluated:
+		return Detail{"submitted": j.Submitted}, blockers, "the allocator has looked at the job, within a cycle"
+
+	case SpecUnavailable:
+		return s.specDetail(j), blockers, "the job asks for one of the known specs"
+
+	case NeverFits:
+		return s.neverDetail(sh)
+
+	case DependencyFailed, DependencyWait:
+		jobs, states := []string{}, []string{}
+		for _, d := range j.DependsOn {
+			state := s.endOf(d)
+			met, known := d.met(state)
+			if met || known != (code == DependencyFailed) {
+				continue
+			}
+			if state == "" {
+				state = "not ended"
+			}
+			jobs, states = append(jobs, d.Job), append(states, state)
+			blockers = append(blockers, Blocker{Kind: "job", ID: d.Job})
+		}
+		d := Detail{"jobs": jobs, "states": states}
+		if code == DependencyFailed {
+			return d, blockers, "the job is submitted again without a dependency that ended otherwise"
+		}
+		return d, blockers, "the jobs it depends on have ended: " + strings.Join(jobs, ", ")
+
+	case Held:
+		h := j.Held
+		if h == nil {
+			h = &Hold{}
+		}
+		return Detail{"by": h.By, "why": h.Why, "note": h.Note}, blockers, "the hold is released by its " + h.By
+
+	case QueueStopped:
+		st := s.stop(sh)
+		if st == nil {
+			st = &Stop{}
+		}
+		d := Detail{"scope": stopScope(st), "by": st.By, "until": orNil(st.Until), "note": st.Note}
+		return d, append(blockers, Blocker{Kind: "stop", ID: st.ID}), "the queue is opened again"
+
+	case NotBefore:
+		if live := s.allocs[j.ID]; len(live) > 0 {
+			return Detail{"until": nil, "why": "an earlier attempt has not been released yet"}, blockers,
+				"the earlier attempt's accelerators are released"
+		}
+		why := j.NotBeforeWhy
+		if why == "" {
+			why = "asked"
+		}
+		return Detail{"until": j.NotBefore, "why": why}, blockers, "it is " + clock(j.NotBefore)
+
+	case JobLimit:
+		jv := s.jobLimit(sh)
+		levelName := "array " + sh.array
+		if jv.account != nil {
+			levelName = jv.account.level()
+		}
+		return Detail{"level": levelName, "running": jv.used, "limit": jv.limit}, blockers,
+			fmt.Sprintf("fewer than %d jobs of %s run", jv.limit, levelName)
+
+	case QuotaReached:
+		return s.quotaDetail(sh, v)
+
+	case GuaranteeOnly:
+		return s.guaranteeDetail(sh, v)
+
+	case BudgetSpent:
+		return s.budgetDetail(j, v)
+
+	case WindowAhead:
+		w := v.window
+		limit := time.Duration(max(w.from-s.now, 0))
+		d := Detail{
+			"window": w.ID, "kind": w.Kind, "starts": w.From, "ends": orNil(w.Until),
+			"your_limit": j.limit.String(), "max_limit_that_starts_now": limit.String(),
+		}
+		return d, append(blockers, Blocker{Kind: "window", ID: w.ID}),
+			fmt.Sprintf("%s %s is over, or the job's time limit is at most %s", w.Kind, w.ID, limit)
+
+	case Behind:
+		return s.behindDetail(j)
+
+	case Unhealthy, Fragmented, Capacity:
+		return s.capacityDetail(j, code)
+
+	case Preempting:
+		return s.preemptingDetail(j)
+	}
+	return Detail{}, blockers, ""
+}
+
+func (s *State) specDetail(j *job) Detail {
+	known := []string{}
+	for _, name := range sortedKeys(s.specs) {
+		p := s.specs[name]
+		there := p.k == 0
+		for _, pool := range p.pools {
+			there = there || pool.installed > 0
+		}
+		if p.known && there && (p.RetiredAt.IsZero() || ns(p.RetiredAt) > s.now) {
+			known = append(known, name)
+		}
+	}
+	return Detail{"spec": j.Spec, "known_specs": known, "retired_at": orNil(j.shape.spec.RetiredAt)}
+}
+
+func (s *State) neverDetail(sh *shape) (Detail, []Blocker, string) {
+	most := s.most(sh)
+	k := sh.spec.k
+	possible := map[string]any{
+		"server": most.server, "nvlink": most.at[0] * k, "rack": most.at[1] * k, "site": most.at[2] * k,
+		"pool": most.pool * k,
+	}
+	nodes := most.within
+	quota := int64(0)
+	for _, p := range sh.spec.pools {
+		quota = max(quota, s.quotaMost(sh, p.model))
+	}
+	if quota != far {
+		possible["quota"] = gpus(quota)
+		if sh.spec.milli > 0 {
+			nodes = int(min(int64(nodes), quota/sh.spec.milli))
+		}
+	}
+	ok := map[string]any{"nodes": nodes, "accelerators": nodes * k}
+	d := Detail{
+		"asked":        map[string]any{"nodes": sh.nodes, "accelerators": k, "same": string(sh.same), "total": gpus(sh.milli())},
+		"max_possible": possible, "nearest_ok": ok,
+	}
+	if nodes == 0 {
+		d["nearest_ok"] = nil
+		return d, []Blocker{}, "the job asks for a smaller spec or other servers"
+	}
+	return d, []Blocker{}, fmt.Sprintf("the job asks for at most %d nodes", nodes)
+}
+
+func (s *State) quotaDetail(sh *shape, v *verdict) (Detail, []Blocker, string) {
+	if v.code != QuotaReached && len(sh.spec.pools) > 0 {
+		q := s.quotaGate(sh, sh.spec.pools[0].model)
+		v = &q
+	}
+	if v.account == nil {
+		return Detail{}, []Blocker{}, ""
+	}
+	over := v.used + v.reserved + sh.milli() - v.limit
+	holders, blockers := s.holders(v.account, v.model)
+	model := v.model
+	if model == "" {
+		model = "any"
+	}
+	d := Detail{
+		"level": v.account.level(), "model": model, "used": gpus(v.used), "reserved": gpus(v.reserved),
+		"asked": gpus(sh.milli()), "limit": gpus(v.limit), "over_by": gpus(over), "holders": holders,
+	}
+	return d, blockers, fmt.Sprintf("%s uses %g accelerators fewer, or its limit is raised by as many",
+		v.account.level(), gpus(over))
+}
+
+// holdersShown bounds the list of who holds what: the largest come first.
+const holdersShown = 10
+
+// holders is the live allocations of an account, the largest first.
+func (s *State) holders(a *account, model string) ([]string, []Blocker) {
+	var list []*alloc
+	for _, live := range s.allocs {
+		for _, al := range live {
+			if al.Tenant == a.tenant && (a.project == "" || al.Project == a.project) && (model == "" || al.model == model) {
+				list = append(list, al)
+			}
+		}
+	}
+	slices.SortFunc(list, func(x, y *alloc) int {
+		if x.milli != y.milli {
+			return int(y.milli - x.milli)
+		}
+		return strings.Compare(x.Job, y.Job)
+	})
+	names, blockers := []string{}, []Blocker{}
+	for _, al := range list[:min(len(list), holdersShown)] {
+		names = append(names, al.Job)
+		blockers = append(blockers, Blocker{"job", al.Job, gpus(al.milli), al.Tenant})
+	}
+	return names, blockers
+}
+
+func (s *State) guaranteeDetail(sh *shape, v *verdict) (Detail, []Blocker, string) {
+	if v.code != GuaranteeOnly && len(sh.spec.pools) > 0 {
+		g := s.guaranteeGate(sh, sh.spec.pools[0].model)
+		v = &g
+	}
+	if v.account == nil {
+		return Detail{}, []Blocker{}, ""
+	}
+	idle := int64(0)
+	for _, p := range sh.spec.pools {
+		idle += int64(p.free) * whole
+	}
+	d := Detail{
+		"level": v.account.level(), "guaranteed": gpus(v.limit), "nonpreemptible_used": gpus(v.used + v.reserved),
+		"asked": gpus(sh.milli()), "as_preemptible": map[string]any{"idle": gpus(idle)},
+	}
+	return d, []Blocker{}, fmt.Sprintf("non-preemptible jobs of %s use at most %g, or the job is submitted as preemptible",
+		v.account.level(), gpus(max(v.limit-sh.milli(), 0)))
+}
+
+func (s *State) budgetDetail(j *job, v *verdict) (Detail, []Blocker, string) {
+	if v.code != BudgetSpent && len(j.shape.spec.pools) > 0 {
+		b := s.budgetGate(j.shape, j.shape.spec.pools[0].model)
+		v = &b
+	}
+	b := v.budget
+	if b == nil {
+		return Detail{}, []Blocker{}, ""
+	}
+	remaining := b.Amount - addCapped(b.Spent, b.sum)
+	d := Detail{
+		"budget": b.ID, "amount": b.Amount.Hours(), "spent": b.Spent.Hours(), "committed": b.sum.Hours(),
+		"asked": s.commitment(j).Hours(), "remaining": remaining.Hours(), "unit": "accelerator-hours",
+		"resets_at": at(b.reset).In(b.Zone), "time_zone": b.Zone.String(),
+	}
+	return d, []Blocker{{Kind: "budget", ID: b.ID}},
+		fmt.Sprintf("the job asks for at most %.2f accelerator-hours (limit x accelerators), running jobs settle for less, or the budget resets at %s",
+			max(remaining, 0).Hours(), at(b.reset).In(b.Zone).Format(time.RFC3339))
+}
+
+func (s *State) behindDetail(j *job) (Detail, []Blocker, string) {
+	l := s.lineOf(j.shape.spec.family)
+	ahead := l.ahead(j)
+	d := Detail{"ahead_jobs": ahead.jobs, "ahead_gpus": gpus(ahead.milli), "head_job": nil, "held_for": nil}
+	blockers := []Blocker{}
+	first := l.first()
+	if first != nil && first != j {
+		d["head_job"] = first.ID
+		blockers = append(blockers, Blocker{"job", first.ID, gpus(first.shape.milli()), first.Tenant})
+	}
+	a := s.askFor(j)
+	a.blind.holds = true
+	if s.findAny(&a) != nil {
+		// It would fit, and is held back for those with a planned start.
+		held := []string{}
+		for _, pl := range s.plans {
+			if pl.job != j && pl.job.shape.spec.family == j.shape.spec.family {
+				held = append(held, pl.job.ID)
+			}
+		}
+		if len(held) > 0 {
+			d["held_for"] = held
+		}
+	}
+	jobs := "job"
+	if ahead.jobs != 1 {
+		jobs = "jobs"
+	}
+	return d, blockers, fmt.Sprintf("the %d %s ahead have started or left the queue", ahead.jobs, jobs)
+}
+
+func (s *State) capacityDetail(j *job, code Code) (Detail, []Blocker, string) {
+	d := s.diagnose(j)
+	blockers := []Blocker{}
+	switch code {
+	case Unhealthy:
+		causes := map[string]any{}
+		for why, servers := range d.sick {
+			slices.Sort(servers)
+			causes[why] = servers
+			for _, id := range servers {
+				blockers = append(blockers, Blocker{Kind: "server", ID: id})
+			}
+		}
+		slices.SortFunc(blockers, func(a, b Blocker) int { return strings.Compare(a.ID, b.ID) })
+		return Detail{
+			"would_fit_if_healthy": d.healed, "nodes": j.shape.nodes, "servers_by_cause": causes,
+			"repair_estimate": nil,
+		}, blockers, "a server that could hold the job is schedulable again"
+	case Fragmented:
+		det := Detail{
+			"free_total": d.free, "largest_block": d.largest, "needed_block": d.block, "level": d.level,
+			"after_preempt_largest": d.preempt,
+		}
+		if d.limited != "" {
+			det["limited_by"] = d.limited
+		}
+		return det, blockers, fmt.Sprintf("%d accelerators are free together in one %s", d.block, d.level)
+	default:
+		det := Detail{"free": d.blocks * max(j.shape.spec.k, 1), "needed": d.needed, "next_release": nil}
+		if d.nextJob != "" {
+			det["next_release"] = map[string]any{"job": d.nextJob, "at": at(d.next)}
+			if al := s.allocs[d.nextJob]; len(al) > 0 {
+				blockers = append(blockers, Blocker{"job", d.nextJob, gpus(al[0].milli), al[0].Tenant})
+			}
+		}
+		return det, blockers, fmt.Sprintf("%d more accelerators of the spec are free", d.needed-d.blocks*max(j.shape.spec.k, 1))
+	}
+}
+
+func (s *State) preemptingDetail(j *job) (Detail, []Blocker, string) {
+	pl := j.plan
+	if pl == nil {
+		return Detail{}, []Blocker{}, ""
+	}
+	total := 0
+	blockers := []Blocker{}
+	for _, v := range pl.victims {
+		total += len(v.accels)
+		blockers = append(blockers, Blocker{"job", v.Job, gpus(v.milli), v.Tenant})
+	}
+	return Detail{
+		"victims":     map[string]any{"count": len(pl.victims), "gpus": total},
+		"grace_until": at(pl.grace), "released": s.releasedOf(pl),
+	}, blockers, "the victims have ended, at the latest when their grace is over"
+}
+
+func stopScope(st *Stop) string {
+	var parts []string
+	for _, p := range []struct{ kind, name string }{{"tenant", st.Tenant}, {"project", st.Project}, {"spec", st.Spec}} {
+		if p.name != "" {
+			parts = append(parts, p.kind+" "+p.name)
+		}
+	}
+	if len(parts) == 0 {
+		return "everything"
+	}
+	return strings.Join(parts, ", ")
+}
+
+func orNil(t time.Time) any {
+	if t.IsZero() {
+		return nil
+	}
+	return t
+}
+
+func clock(t time.Time) string { return t.UTC().Format(time.RFC3339) }

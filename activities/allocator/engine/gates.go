@@ -1,0 +1,266 @@
+package engine
+
+import (
+	"slices"
+	"time"
+)
+
+// verdict is what a cycle found about a shape: the code of its first job and the numbers it rests on.
+type verdict struct {
+	code  Code
+	rest  Code // of the jobs behind the first
+	cycle int64
+
+	account  *account // QUOTA, JOB_LIMIT, GUARANTEE_ONLY
+	model    string
+	used     int64
+	reserved int64
+	limit    int64
+	budget   *budget
+	asked    time.Duration // BUDGET
+	stop     *Stop
+	window   *window
+	fits     *mostPossible
+}
+
+// contends says whether the shape's jobs stand in line for accelerators, and so are ahead of others.
+func (v *verdict) contends() bool {
+	switch v.code {
+	case Behind, Unhealthy, Fragmented, Capacity, Preempting, WindowAhead:
+		return true
+	}
+	return false
+}
+
+// gate is the first reason that keeps the whole shape from being placed, by everything but free accelerators.
+func (s *State) gate(sh *shape) verdict {
+	if v := s.fixable(sh); v.code != "" {
+		return v
+	}
+	if st := s.stop(sh); st != nil {
+		return verdict{code: QueueStopped, stop: st}
+	}
+	if v := s.jobLimit(sh); v.code != "" {
+		return v
+	}
+	// With several models to choose from, it is enough that one of them is open.
+	var first verdict
+	for _, p := range sh.spec.pools {
+		v := s.amountGate(sh, p.model)
+		if v.code == "" {
+			return verdict{}
+		}
+		if first.code == "" {
+			first = v
+		}
+	}
+	return first
+}
+
+// amountGate is the first of quota, guarantee and budget that has no room for one more job of the shape.
+func (s *State) amountGate(sh *shape, model string) verdict {
+	if v := s.quotaGate(sh, model); v.code != "" {
+		return v
+	}
+	if v := s.guaranteeGate(sh, model); v.code != "" {
+		return v
+	}
+	return s.budgetGate(sh, model)
+}
+
+// fixable is SPEC_UNAVAILABLE or NEVER_FITS: no wait will help.
+func (s *State) fixable(sh *shape) verdict {
+	sp := sh.spec
+	installed := 0
+	for _, p := range sp.pools {
+		installed += p.installed
+	}
+	if !sp.known || installed == 0 && sp.k > 0 || !sp.RetiredAt.IsZero() && ns(sp.RetiredAt) <= s.now {
+		return verdict{code: SpecUnavailable}
+	}
+	most := s.most(sh)
+	ok := most.within >= sh.nodes
+	asked := sh.milli()
+	if ok {
+		ok = slices.ContainsFunc(sp.pools, func(p *pool) bool {
+			return s.quotaMost(sh, p.model) >= asked
+		})
+	}
+	if !ok {
+		return verdict{code: NeverFits, fits: most}
+	}
+	return verdict{}
+}
+
+// quotaMost is the most the shape's project could ever hold of a model.
+func (s *State) quotaMost(sh *shape, model string) int64 {
+	most := far
+	for _, a := range s.chain(sh.tenant, sh.project) {
+		for _, m := range modelKeys(model) {
+			if q := a.quotas[m]; q != nil && q.limit != NoLimit {
+				most = min(most, q.limit)
+			}
+		}
+	}
+	return most
+}
+
+func (s *State) jobLimit(sh *shape) verdict {
+	for _, a := range s.chain(sh.tenant, sh.project) {
+		if a.maxRunning > 0 && a.running >= a.maxRunning {
+			return verdict{code: JobLimit, account: a, used: int64(a.running), limit: int64(a.maxRunning)}
+		}
+	}
+	if sh.arr != nil {
+		if first := sh.queue.first(); first != nil && first.ArrayLimit > 0 && sh.arr.running >= first.ArrayLimit {
+			return verdict{code: JobLimit, used: int64(sh.arr.running), limit: int64(first.ArrayLimit)}
+		}
+	}
+	return verdict{}
+}
+
+func (s *State) quotaGate(sh *shape, model string) verdict {
+	asked := sh.milli()
+	for _, a := range s.chain(sh.tenant, sh.project) {
+		for _, m := range modelKeys(model) {
+			q := a.quotas[m]
+			if q == nil || q.limit == NoLimit {
+				continue
+			}
+			if h := a.of(m); h.used+h.claimed+asked > q.limit {
+				return verdict{
+					code: QuotaReached, account: a, model: m, used: h.used, reserved: h.claimed, limit: q.limit,
+				}
+			}
+		}
+	}
+	return verdict{}
+}
+
+// guaranteeGate keeps what can't be taken back inside what is guaranteed, where guarantees are in force.
+func (s *State) guaranteeGate(sh *shape, model string) verdict {
+	if sh.preemptible {
+		return verdict{}
+	}
+	asked := sh.milli()
+	for _, a := range s.chain(sh.tenant, sh.project) {
+		for _, m := range modelKeys(model) {
+			if !s.guarantees(m) || a.project != "" && !s.projectGuarded(a, m) {
+				continue
+			}
+			h := a.of(m)
+			if h.nonPreemptible+h.claimedFixed+asked > a.guarantee(m) {
+				return verdict{
+					code: GuaranteeOnly, account: a, model: m,
+					used: h.nonPreemptible, reserved: h.claimedFixed, limit: a.guarantee(m),
+				}
+			}
+		}
+	}
+	return verdict{}
+}
+
+// projectGuarded says whether the tenant divides its guarantee among projects; if not, the tenant's own counts.
+func (s *State) projectGuarded(a *account, model string) bool {
+	return a.guarantee(model) > 0
+}
+
+func (s *State) budgetGate(sh *shape, model string) verdict {
+	if len(s.budgets) == 0 {
+		return verdict{}
+	}
+	first := sh.queue.first()
+	if first == nil {
+		return verdict{}
+	}
+	asked := s.commitment(first)
+	for _, id := range sortedKeys(s.budgets) {
+		b := s.budgets[id]
+		if b.covers(sh.tenant, sh.project, model) && addCapped(addCapped(b.Spent, b.sum), asked) > b.Amount {
+			return verdict{code: BudgetSpent, budget: b, asked: asked}
+		}
+	}
+	return verdict{}
+}
+
+// commitment is what a job would set aside of a budget: its limit x its accelerators.
+func (s *State) commitment(j *job) time.Duration {
+	limit := j.limit
+	if limit <= 0 {
+		limit = s.cfg.AssumedLimit
+	}
+	return acceleratorTime(j.shape.milli(), int64(limit))
+}
+
+// mostPossible is how many nodes of a request the inventory could hold if all of it were healthy and idle.
+type mostPossible struct {
+	version int64
+	server  int         // accelerators on one server
+	at      [levels]int // nodes within the best domain of each level
+	pool    int         // nodes
+	within  int         // nodes within the level asked for
+}
+
+type mostKey struct {
+	spec                  *spec
+	same                  Level
+	servers               string
+	cluster, site, region string
+}
+
+// most is memoized: it changes only with the inventory, and many shapes ask the same.
+func (s *State) most(sh *shape) *mostPossible {
+	key := mostKey{sh.spec, "", sh.servers, sh.cluster, sh.site, sh.region}
+	if sh.required && sh.nodes > 1 {
+		key.same = sh.same
+	}
+	if m := s.stats.most[key]; m != nil && m.version == s.version {
+		return m
+	}
+	m := s.measureMost(sh, key.same)
+	if s.stats.most == nil || len(s.stats.most) > 4096 {
+		s.stats.most = map[mostKey]*mostPossible{}
+	}
+	s.stats.most[key] = m
+	return m
+}
+
+func (s *State) measureMost(sh *shape, same Level) *mostPossible {
+	m := &mostPossible{version: s.version}
+	a := ask{shape: sh}
+	sp := sh.spec
+	need := max(sp.k, 0)
+	for _, p := range sp.pools {
+		var nodes int
+		var at [levels]map[string]int
+		for l := range at {
+			at[l] = map[string]int{}
+		}
+		for _, b := range p.bays {
+			if !a.allows(b.srv) || b.srv.CPU < sp.CPU || b.srv.MemoryBytes < sp.MemoryBytes {
+				continue
+			}
+			m.server = max(m.server, len(b.accels))
+			if len(b.accels) < need {
+				continue
+			}
+			nodes++
+			for l, name := range b.domainNames() {
+				if name != "" {
+					at[l][name]++
+				}
+			}
+		}
+		m.pool = max(m.pool, nodes)
+		for l := range at {
+			for _, n := range at[l] {
+				m.at[l] = max(m.at[l], n)
+			}
+		}
+	}
+	m.within = m.pool
+	if same != AnyLevel {
+		m.within = m.at[same.index()]
+	}
+	return m
+}

@@ -1,0 +1,369 @@
+package engine
+
+import "slices"
+
+// judge finds, once all starts are made, why each shape waits. It looks at shapes, not at jobs.
+func (s *State) judge() {
+	for _, sh := range s.shapes {
+		if sh.queue.len() == 0 {
+			sh.verdict = verdict{cycle: s.cycle}
+			continue
+		}
+		v := s.verdictOf(sh)
+		changed := sh.verdict.code != v.code
+		sh.verdict = v
+		if changed {
+			sh.queue.each(func(j *job) bool { s.touch(j); return true })
+		}
+	}
+	// Those at the head of a line, and those victims make room for, have reasons of their own.
+	for _, j := range s.stats.special {
+		if !j.removed {
+			s.touch(j)
+		}
+	}
+	s.stats.special = s.stats.special[:0]
+	for _, f := range s.families {
+		l := s.lineOf(f)
+		s.stats.special = append(s.stats.special, l.claims...)
+		if first := l.first(); first != nil {
+			s.stats.special = append(s.stats.special, first)
+		}
+	}
+	for _, j := range s.stats.special {
+		s.touch(j)
+	}
+}
+
+// verdictOf is why a shape with jobs in line waits. That nothing is ahead of its first job is seen later.
+func (s *State) verdictOf(sh *shape) verdict {
+	v := s.gate(sh)
+	if v.code == "" {
+		v.code = Behind
+		if w := s.windowAhead(sh); w != nil {
+			v.code, v.window = WindowAhead, w
+		}
+	}
+	v.cycle = s.cycle
+	return v
+}
+
+// touch asks for the job's reason to be looked at when reasons are reported.
+func (s *State) touch(j *job) {
+	if !j.touched {
+		j.touched = true
+		s.stats.touched = append(s.stats.touched, j)
+	}
+}
+
+// windowAhead is the window but for which a shape's first job would start now.
+func (s *State) windowAhead(sh *shape) *window {
+	if len(s.windows) == 0 {
+		return nil
+	}
+	j := sh.queue.first()
+	if j.plan != nil && j.plan.claim {
+		return nil
+	}
+	a := s.askFor(j)
+	a.blind.windows = true
+	bays := s.findAny(&a)
+	if bays == nil {
+		return nil
+	}
+	a.blind.windows = false
+	for _, b := range bays {
+		for _, w := range b.srv.windows {
+			if !s.windowsAllow(&a, []*window{w}, s.now, a.until) {
+				return w
+			}
+		}
+	}
+	return nil
+}
+
+// refreshed is how many jobs have their numbers compared with those last reported in a cycle, in turn.
+const refreshed = 512
+
+// report lists reasons whose code changed, then those whose numbers did.
+func (s *State) report(out *Result) {
+	limit := s.cfg.ReasonsPerCycle
+	full := func() bool { return limit > 0 && len(out.Reasons) >= limit }
+	tell := func(j *job) {
+		code, print := s.judgement(j)
+		if j.sent && j.code == code && j.print == print {
+			return
+		}
+		if !j.sent || j.code != code {
+			j.since = s.now
+		}
+		j.sent, j.code, j.print = true, code, print
+		out.Reasons = append(out.Reasons, s.explain(j))
+	}
+	list := s.stats.touched
+	n := 0
+	for n < len(list) && !full() {
+		list[n].touched = false
+		if !list[n].removed {
+			tell(list[n])
+		}
+		n++
+	}
+	s.stats.touched = slices.Delete(list, 0, n)
+	out.More = len(s.stats.touched) > 0
+	for range min(refreshed, len(s.ring)) {
+		if full() {
+			break
+		}
+		s.cursor++
+		if s.cursor >= len(s.ring) {
+			s.cursor = 0
+		}
+		tell(s.ring[s.cursor])
+	}
+}
+
+// judgement is a job's code now and a fingerprint of the numbers behind it.
+func (s *State) judgement(j *job) (Code, uint64) {
+	code := s.codeOf(j)
+	h := uint64(14695981039346656037)
+	put := func(values ...int64) {
+		for _, v := range values {
+			h = (h ^ uint64(v)) * 1099511628211
+			h ^= h >> 29
+		}
+	}
+	v := &j.shape.verdict
+	switch code {
+	case Behind:
+		l := s.lineOf(j.shape.spec.family)
+		t := l.ahead(j)
+		put(int64(t.jobs), t.milli)
+		if first := l.first(); first != nil {
+			put(int64(mix(first.ID)))
+		}
+	case QuotaReached, JobLimit, GuaranteeOnly:
+		put(v.used, v.reserved, v.limit)
+	case BudgetSpent:
+		put(int64(v.budget.Spent), int64(v.budget.sum), int64(v.budget.Amount))
+	case WindowAhead:
+		put(v.window.from, v.window.until, int64(mix(v.window.ID)))
+	case NeverFits:
+		put(v.fits.version)
+	case Unhealthy, Fragmented, Capacity:
+		d := s.diagnose(j)
+		put(int64(d.blocks), int64(d.free), int64(d.largest), d.next, int64(d.healed), int64(mix(d.nextJob)))
+	case Preempting:
+		put(j.plan.grace, int64(s.releasedOf(j.plan)))
+	}
+	if j.plan != nil {
+		put(j.plan.start)
+	}
+	return code, h
+}
+
+// codeOf is a job's primary reason by what the last cycle found.
+func (s *State) codeOf(j *job) Code {
+	if j.entered == s.cycle && !j.sent || j.shape.verdict.cycle == 0 {
+		return NotEvaluated
+	}
+	if v := &j.shape.verdict; v.code == SpecUnavailable || v.code == NeverFits {
+		return v.code
+	}
+	if j.parked != "" {
+		if v := s.parkedFixable(j); v.code != "" {
+			return v.code
+		}
+		if st := s.stop(j.shape); st != nil && codeRank(j.parked) > codeRank(QueueStopped) {
+			return QueueStopped
+		}
+		return j.parked
+	}
+	if j.plan != nil && j.plan.claim {
+		return Preempting
+	}
+	code := j.shape.verdict.code
+	if code == "" {
+		return NotEvaluated
+	}
+	if code == Behind && s.lineOf(j.shape.spec.family).ahead(j).jobs == 0 {
+		return s.diagnose(j).code
+	}
+	return code
+}
+
+// parkedFixable looks at a shape none of whose jobs stands in line, and which so has no verdict of its own.
+func (s *State) parkedFixable(j *job) verdict { return s.fixable(j.shape) }
+
+var codeOrder = []Code{
+	SpecUnavailable, NeverFits, DependencyFailed, Held, QueueStopped, NotBefore, DependencyWait, JobLimit,
+	QuotaReached, GuaranteeOnly, BudgetSpent, WindowAhead, Behind, Unhealthy, Fragmented, Capacity, Preempting,
+	Dispatching, NotEvaluated,
+}
+
+func codeRank(c Code) int { return slices.Index(codeOrder, c) }
+
+// diagnosis is what keeps the first job of a line from starting.
+type diagnosis struct {
+	code    Code
+	model   string
+	level   string
+	free    int // accelerators free and schedulable where the job may go
+	blocks  int // nodes that fit now, within the best domain when one is required
+	largest int // accelerators in the largest usable block
+	block   int // accelerators the job needs in one block
+	needed  int
+	healed  int // nodes that would fit if everything idle were healthy
+	preempt int // the largest block if everything preemptible of lower priority were gone
+	next    int64
+	nextJob string
+	limited string // cpu or memory, when accelerators alone would do
+	sick    map[string][]string
+}
+
+// diagnose looks at every bay the job may use. It is asked only for the heads of lines.
+func (s *State) diagnose(j *job) diagnosis {
+	if j.diag.cycle == s.cycle && !s.dirty {
+		return j.diag.diagnosis
+	}
+	var best diagnosis
+	for i, p := range s.openPools(j.shape) {
+		if d := s.diagnoseIn(j, p); i == 0 || d.blocks > best.blocks {
+			best = d
+		}
+	}
+	if best.code == "" {
+		best = diagnosis{code: Capacity, needed: j.shape.nodes * j.shape.spec.k}
+	}
+	j.diag.diagnosis, j.diag.cycle = best, s.cycle
+	return best
+}
+
+// counts is what one domain holds of a request.
+type counts struct{ fit, healed, preempt int }
+
+func (s *State) diagnoseIn(j *job, p *pool) diagnosis {
+	a := s.askFor(j)
+	k := max(a.k, 1)
+	d := diagnosis{model: p.model, needed: a.nodes * k, block: k, level: "server", sick: map[string][]string{}, next: far}
+	within := a.required && a.same != AnyLevel && a.nodes > 1
+	domains := map[string]*counts{}
+	widest, byGPUs := 0, 0
+	for _, b := range p.bays {
+		if !a.allows(b.srv) {
+			continue
+		}
+		d.free += b.free
+		widest = max(widest, b.free)
+		name := ""
+		if within {
+			name = b.domainNames()[a.same.index()]
+		}
+		c := domains[name]
+		if c == nil {
+			c = &counts{}
+			domains[name] = c
+		}
+		fit := s.bayFits(&a, b)
+		if fit {
+			c.fit++
+		} else if b.free >= k {
+			byGPUs++
+		}
+		if fit || s.fitsHealed(&a, b) {
+			c.healed++
+			if !fit {
+				why := b.whyNot()
+				d.sick[why] = append(d.sick[why], b.srv.ID)
+			}
+		}
+		if fit || s.fitsPreempted(&a, b) {
+			c.preempt++
+		}
+		if !fit && b.usable() {
+			for _, al := range b.srv.allocs {
+				if al.end < d.next || al.end == d.next && al.Job < d.nextJob {
+					d.next, d.nextJob = al.end, al.Job
+				}
+			}
+		}
+	}
+	for _, c := range domains {
+		d.blocks = max(d.blocks, c.fit)
+		d.healed = max(d.healed, c.healed)
+		d.preempt = max(d.preempt, c.preempt)
+	}
+	d.preempt *= k
+	d.largest = d.blocks * k
+	if a.nodes > 1 {
+		d.block = d.needed
+		if within {
+			d.level = string(a.same)
+		}
+	} else if d.blocks == 0 {
+		d.largest = widest
+	}
+	if byGPUs > 0 && d.blocks < a.nodes {
+		d.limited = "cpu or memory"
+	}
+	switch {
+	case d.healed >= a.nodes:
+		d.code = Unhealthy
+	case d.free >= d.needed:
+		d.code = Fragmented
+	default:
+		d.code = Capacity
+	}
+	return d
+}
+
+// fitsHealed says whether a node would fit a bay if the server and its accelerators were schedulable.
+func (s *State) fitsHealed(a *ask, b *bay) bool {
+	if !b.srv.present || b.usable() && len(b.ready) == len(b.accels) {
+		return false
+	}
+	if b.srv.cpuFree < a.cpu || b.srv.memFree < a.mem || !s.windowsAllow(a, b.srv.windows, s.now, a.until) {
+		return false
+	}
+	free, part := 0, false
+	for _, dev := range b.accels {
+		if dev.used == 0 {
+			free++
+		}
+		part = part || a.part > 0 && whole-dev.used >= a.part
+	}
+	for _, h := range b.srv.holds {
+		if h.bay == b && h.binds(a) {
+			free -= h.k
+		}
+	}
+	return free >= a.k && (a.part == 0 || part)
+}
+
+// fitsPreempted says whether a node would fit if everything preemptible of lower priority ended.
+func (s *State) fitsPreempted(a *ask, b *bay) bool {
+	if !b.usable() {
+		return false
+	}
+	free := 0
+	for _, dev := range b.accels {
+		busy := slices.ContainsFunc(dev.holders, func(al *alloc) bool {
+			return !al.Preemptible || al.Priority >= a.priority
+		})
+		if dev.ok && !busy {
+			free++
+		}
+	}
+	return free >= max(a.k, 1)
+}
+
+// releasedOf is how many accelerators of a claim's victims have been given back.
+func (s *State) releasedOf(pl *plan) int {
+	n := 0
+	for _, v := range pl.victims {
+		if v.gone {
+			n += len(v.accels)
+		}
+	}
+	return n
+}

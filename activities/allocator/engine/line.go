@@ -1,0 +1,258 @@
+package engine
+
+import (
+	"cmp"
+	"slices"
+	"strings"
+)
+
+// line is the order of the jobs that wait for the accelerators of one family, as a cycle left it: first those whose
+// place is being freed (claims), then by priority; within one, first those with a planned start, then by fair share
+// and submit order. It answers how much is ahead of a job without visiting the jobs.
+type line struct {
+	claims []*job
+	levels []level
+	groups map[*group]int // index into spans
+	spans  []span
+	fifo   bool
+	jobs   int // all that stand in line
+}
+
+// level is one priority: what is in all higher ones, and its own planned jobs.
+type level struct {
+	priority int
+	ahead    tally // in higher priorities
+	planned  []*job
+	shapes   []*shape // contending ones, for FIFO order
+}
+
+// span is one group's part of the line.
+type span struct {
+	group  *group
+	ahead  tally // of this priority and higher
+	shapes []*shape
+	share  [2]float64
+	head   *job
+}
+
+// tally is a number of jobs and the accelerators they ask for.
+type tally struct {
+	jobs  int
+	milli int64
+}
+
+func (t *tally) add(sh *shape, jobs int) {
+	t.jobs += jobs
+	t.milli += int64(jobs) * sh.milli()
+}
+
+// lineOf is the family's line as of the last cycle.
+func (s *State) lineOf(f *family) *line {
+	if l := s.stats.lines[f]; l != nil {
+		return l
+	}
+	l := s.buildLine(f)
+	if s.stats.lines == nil {
+		s.stats.lines = map[*family]*line{}
+	}
+	s.stats.lines[f] = l
+	return l
+}
+
+func (s *State) buildLine(f *family) *line {
+	l := &line{groups: map[*group]int{}, fifo: s.cfg.Order == FIFO}
+	for _, g := range s.groups {
+		sp := span{group: g}
+		for sh := range g.shapes {
+			if sh.spec.family == f && sh.queue.len() > 0 && sh.verdict.contends() {
+				sp.shapes = append(sp.shapes, sh)
+				if first := sh.queue.first(); sp.head == nil || before(first, sp.head) {
+					sp.head = first
+				}
+			}
+		}
+		if len(sp.shapes) > 0 {
+			sp.share[0], sp.share[1] = s.shares(g)
+			l.spans = append(l.spans, sp)
+		}
+	}
+	slices.SortFunc(l.spans, func(a, b span) int {
+		c := cmp.Or(cmp.Compare(b.group.priority, a.group.priority), cmp.Compare(a.share[0], b.share[0]),
+			cmp.Compare(a.share[1], b.share[1]), cmp.Compare(a.head.Seq, b.head.Seq))
+		return cmp.Or(c, strings.Compare(a.head.ID, b.head.ID))
+	})
+	var sum tally
+	for i := range l.spans {
+		sp := &l.spans[i]
+		if n := len(l.levels); n == 0 || l.levels[n-1].priority != sp.group.priority {
+			l.levels = append(l.levels, level{priority: sp.group.priority, ahead: sum})
+		}
+		lv := &l.levels[len(l.levels)-1]
+		lv.shapes = append(lv.shapes, sp.shapes...)
+		l.groups[sp.group] = i
+		sp.ahead = sum
+		for _, sh := range sp.shapes {
+			sum.add(sh, sh.queue.len())
+		}
+	}
+	l.jobs = sum.jobs
+	for _, pl := range s.plans {
+		if pl.job.shape.spec.family != f {
+			continue
+		}
+		if pl.claim {
+			l.claims = append(l.claims, pl.job)
+		} else if lv := l.level(pl.job.Priority); lv != nil {
+			lv.planned = append(lv.planned, pl.job)
+		}
+	}
+	return l
+}
+
+func (l *line) level(priority int) *level {
+	for i := range l.levels {
+		if l.levels[i].priority == priority {
+			return &l.levels[i]
+		}
+	}
+	return nil
+}
+
+// higher is what contends at priorities above one.
+func (l *line) higher(priority int) tally {
+	var sum tally
+	for i := range l.levels {
+		lv := &l.levels[i]
+		if lv.priority > priority {
+			sum = lv.ahead
+			for _, sh := range lv.shapes {
+				sum.add(sh, sh.queue.len())
+			}
+		}
+	}
+	return sum
+}
+
+// byOrder is what is ahead of a job by priority, share and submit order alone.
+func (l *line) byOrder(j *job) tally {
+	lv := l.level(j.Priority)
+	if lv == nil {
+		return l.higher(j.Priority)
+	}
+	if l.fifo {
+		sum := lv.ahead
+		for _, sh := range lv.shapes {
+			sum.add(sh, sh.queue.ahead(j))
+		}
+		return sum
+	}
+	i, ok := l.groups[j.shape.group]
+	if !ok {
+		// Its group has nobody in line: it would come by its submit order among the heads.
+		i, _ = slices.BinarySearchFunc(l.spans, j, func(sp span, j *job) int {
+			if sp.group.priority != j.Priority {
+				return cmp.Compare(j.Priority, sp.group.priority)
+			}
+			return -1
+		})
+		sum := lv.ahead
+		for _, sp := range l.spans[:i] {
+			if sp.group.priority == j.Priority {
+				for _, sh := range sp.shapes {
+					sum.add(sh, sh.queue.ahead(j))
+				}
+			}
+		}
+		return sum
+	}
+	sum := l.spans[i].ahead
+	for _, sh := range l.spans[i].shapes {
+		sum.add(sh, sh.queue.ahead(j))
+	}
+	return sum
+}
+
+// precedes says whether a is ahead of b by priority, share and submit order alone.
+func (l *line) precedes(a, b *job) bool {
+	if a.Priority != b.Priority {
+		return a.Priority > b.Priority
+	}
+	if !l.fifo {
+		x, okX := l.groups[a.shape.group]
+		y, okY := l.groups[b.shape.group]
+		if okX && okY && x != y {
+			return x < y
+		}
+	}
+	return before(a, b)
+}
+
+// ahead is everything ahead of a job.
+func (l *line) ahead(j *job) tally {
+	var sum tally
+	one := func(o *job) { sum.add(o.shape, 1) }
+	if j.plan != nil && j.plan.claim {
+		for _, o := range l.claims {
+			if o == j {
+				return sum
+			}
+			one(o)
+		}
+		return sum
+	}
+	if j.plan != nil {
+		sum = l.higher(j.Priority)
+		for _, o := range l.claims {
+			if o.Priority <= j.Priority {
+				one(o)
+			}
+		}
+		if lv := l.level(j.Priority); lv != nil {
+			for _, o := range lv.planned {
+				if o == j {
+					break
+				}
+				one(o)
+			}
+		}
+		return sum
+	}
+	sum = l.byOrder(j)
+	for _, o := range l.claims {
+		if !l.precedes(o, j) {
+			one(o)
+		}
+	}
+	if lv := l.level(j.Priority); lv != nil {
+		for _, o := range lv.planned {
+			if !l.precedes(o, j) {
+				one(o)
+			}
+		}
+	}
+	return sum
+}
+
+// first is the job nothing is ahead of, nil when none stands in line.
+func (l *line) first() *job {
+	if len(l.claims) > 0 {
+		return l.claims[0]
+	}
+	if len(l.levels) == 0 {
+		return nil
+	}
+	lv := &l.levels[0]
+	if len(lv.planned) > 0 {
+		return lv.planned[0]
+	}
+	var first *job
+	if l.fifo {
+		for _, sh := range lv.shapes {
+			if j := sh.queue.first(); j != nil && (first == nil || before(j, first)) {
+				first = j
+			}
+		}
+		return first
+	}
+	return l.spans[0].head
+}

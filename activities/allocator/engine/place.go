@@ -1,0 +1,283 @@
+package engine
+
+import (
+	"cmp"
+	"slices"
+	"strings"
+)
+
+// ask is what a search for places is about: one job of a shape, until when it would run.
+type ask struct {
+	*shape
+	job   *job
+	k     int   // whole accelerators per node, 0 for a slice
+	part  int64 // thousandths of one accelerator, for a slice
+	cpu   int64
+	mem   int64
+	until int64
+	// blind makes the search overlook things, to learn what stands in the way.
+	blind blindness
+}
+
+type blindness struct{ windows, holds bool }
+
+func (s *State) askFor(j *job) ask {
+	sp := j.shape.spec
+	a := ask{shape: j.shape, job: j, k: sp.k, cpu: sp.CPU, mem: sp.MemoryBytes, until: far}
+	if sp.slice() {
+		a.k, a.part = 0, sp.milli
+	}
+	if j.limit > 0 {
+		a.until = plus(s.now, j.limit)
+	}
+	return a
+}
+
+// least is the fewest whole accelerators a bay must have free to be worth a look.
+func (a *ask) least() int { return a.k }
+
+// allows says whether a job of the shape may use the server at all, busy or not.
+func (a *ask) allows(srv *server) bool {
+	if a.cluster != "" && srv.Cluster != a.cluster || a.site != "" && srv.Site != a.site ||
+		a.region != "" && srv.Region != a.region {
+		return false
+	}
+	if len(a.only) > 0 {
+		_, ok := slices.BinarySearch(a.only, srv.ID)
+		return ok
+	}
+	return true
+}
+
+// whereAllows is allows for all servers of one place.
+func (s *State) whereAllows(a *ask, where int) bool {
+	if a.cluster == "" && a.site == "" && a.region == "" {
+		return true
+	}
+	key := s.wheres.keys[where]
+	return (a.cluster == "" || key.cluster == a.cluster) && (a.site == "" || key.site == a.site) &&
+		(a.region == "" || key.region == a.region)
+}
+
+// windowsAllow says whether a job that starts now and runs until a.until meets no window that is not for it.
+func (s *State) windowsAllow(a *ask, set []*window, from, until int64) bool {
+	for _, w := range set {
+		if !w.admits(a.tenant, a.project) && w.from < until && from < w.until {
+			return false
+		}
+	}
+	return true
+}
+
+// classFits says whether a node fits the bays of a class now.
+func (s *State) classFits(a *ask, c *class) bool {
+	k := &c.key
+	if k.free < a.k || k.cpu < a.cpu || k.mem < a.mem {
+		return false
+	}
+	if a.part > 0 && k.free == 0 && (len(c.parts) == 0 || c.parts[0] < a.part) {
+		return false
+	}
+	if !s.whereAllows(a, k.where) {
+		return false
+	}
+	return k.winset == 0 || a.blind.windows || s.windowsAllow(a, s.sets[k.winset], s.now, a.until)
+}
+
+// bayFits says whether a node fits a bay now and until a.until, holds and windows regarded.
+func (s *State) bayFits(a *ask, b *bay) bool {
+	if !b.usable() || b.free < a.k || b.srv.cpuFree < a.cpu || b.srv.memFree < a.mem || !a.allows(b.srv) {
+		return false
+	}
+	if a.part > 0 && b.free == 0 && (len(b.parts) == 0 || b.parts[0] < a.part) {
+		return false
+	}
+	if len(b.srv.windows) > 0 && !a.blind.windows && !s.windowsAllow(a, b.srv.windows, s.now, a.until) {
+		return false
+	}
+	return len(b.srv.holds) == 0 || a.blind.holds || s.roomBesideHolds(a, b, s.now, a.until)
+}
+
+// candidate is a group of equal bays, or one bay, with what choosing it costs.
+type candidate struct {
+	class *class
+	bay   *bay
+	n     int
+	cost  float64
+	free  int
+	cpu   int64
+	ord   int
+}
+
+func (c candidate) compare(o candidate) int {
+	return cmp.Or(cmp.Compare(c.cost, o.cost), cmp.Compare(c.free, o.free), cmp.Compare(c.cpu, o.cpu),
+		cmp.Compare(c.ord, o.ord))
+}
+
+// scoreTests bounds how many classes are scored once a fitting one was found: the fullest come first.
+const scoreTests = 256
+
+// find chooses bays for every node of the job in one pool, or nil when it does not fit now.
+func (s *State) find(a *ask, p *pool) []*bay {
+	s.stats.decisions++
+	if p.free < a.nodes*a.k {
+		return nil
+	}
+	if a.same != AnyLevel && a.nodes > 1 {
+		if bays := s.findWithin(a, p); bays != nil || a.required {
+			return bays
+		}
+	}
+	if len(a.only) > 0 {
+		return s.choose(a, s.named(a, p), a.nodes)
+	}
+	cands, total := s.candidates(a, p)
+	if total < a.nodes {
+		return nil
+	}
+	if a.nodes == 1 {
+		best := slices.MinFunc(cands, candidate.compare)
+		if best.class != nil {
+			return best.class.take(s, 1)
+		}
+		return []*bay{best.bay}
+	}
+	slices.SortFunc(cands, candidate.compare)
+	out := make([]*bay, 0, a.nodes)
+	for _, c := range cands {
+		if c.class != nil {
+			out = append(out, c.class.take(s, min(c.n, a.nodes-len(out)))...)
+		} else {
+			out = append(out, c.bay)
+		}
+		if len(out) == a.nodes {
+			break
+		}
+	}
+	return out
+}
+
+// candidates is every class and held bay that fits, the fullest first, and how many bays that is. It stops early
+// when enough were scored.
+func (s *State) candidates(a *ask, p *pool) ([]candidate, int) {
+	cands, total := s.stats.scratch[:0], 0
+	add := func(c candidate) {
+		cands = append(cands, c)
+		total += c.n
+	}
+	for f := a.least(); f < len(p.byFree); f++ {
+		for _, c := range p.byFree[f] {
+			if s.classFits(a, c) {
+				add(candidate{
+					class: c, n: c.n, free: s.rank(f), cpu: c.key.cpu,
+					cost: s.costOfClass(a, p, c), ord: c.first(s).srv.ord,
+				})
+			}
+		}
+		if total >= a.nodes && (s.cfg.Placement == BestFit || len(cands) >= scoreTests) {
+			break
+		}
+	}
+	for _, b := range p.held {
+		if s.bayFits(a, b) {
+			add(candidate{bay: b, n: 1, free: s.rank(b.free), cpu: b.srv.cpuFree, cost: s.costOf(a, b), ord: b.srv.ord})
+		}
+	}
+	s.stats.scratch = cands
+	return cands, total
+}
+
+// rank turns the free count into something to make small.
+func (s *State) rank(free int) int {
+	if s.cfg.Placement == Spread {
+		return -free
+	}
+	return free
+}
+
+// named is the bays of the servers a job is tied to.
+func (s *State) named(a *ask, p *pool) []*bay {
+	var out []*bay
+	for _, id := range a.only {
+		if srv := s.servers[id]; srv != nil {
+			for _, b := range srv.bays {
+				if b.pool == p {
+					out = append(out, b)
+				}
+			}
+		}
+	}
+	return out
+}
+
+// choose takes the n best of the bays that fit, nil when there are fewer.
+func (s *State) choose(a *ask, bays []*bay, n int) []*bay {
+	cands := make([]candidate, 0, n)
+	for _, b := range bays {
+		if s.bayFits(a, b) {
+			cands = append(cands, candidate{
+				bay: b, free: s.rank(b.free), cpu: b.srv.cpuFree, cost: s.costOf(a, b), ord: b.srv.ord,
+			})
+		}
+	}
+	if len(cands) < n {
+		return nil
+	}
+	slices.SortFunc(cands, candidate.compare)
+	out := make([]*bay, n)
+	for i := range out {
+		out[i] = cands[i].bay
+	}
+	return out
+}
+
+// findWithin puts a gang into one domain of the level asked for: of those with room, the one with least to spare.
+func (s *State) findWithin(a *ask, p *pool) []*bay {
+	doms := make([]*domain, 0, 8)
+	for _, d := range p.domains[a.same.index()] {
+		if d.atLeast(a.k) >= a.nodes {
+			doms = append(doms, d)
+		}
+	}
+	slices.SortFunc(doms, func(x, y *domain) int {
+		return cmp.Or(cmp.Compare(x.atLeast(a.k), y.atLeast(a.k)), cmp.Compare(x.atLeast(1), y.atLeast(1)),
+			strings.Compare(x.name, y.name))
+	})
+	for _, d := range doms {
+		if bays := s.choose(a, d.bays, a.nodes); bays != nil {
+			return bays
+		}
+	}
+	return nil
+}
+
+// atLeast is how many bays have k whole accelerators free.
+func (d *domain) atLeast(k int) int {
+	if k >= len(d.fits) {
+		return 0
+	}
+	return d.fits[k]
+}
+
+// pick chooses the accelerators of one node in a bay: the lowest indexes; for a slice, the fullest that has room.
+func (b *bay) pick(k int, part int64) []*accel {
+	if part > 0 {
+		var best *accel
+		for _, a := range b.accels {
+			if a.ok && whole-a.used >= part && (best == nil || a.used > best.used) {
+				best = a
+			}
+		}
+		return []*accel{best}
+	}
+	out := make([]*accel, 0, k)
+	for _, a := range b.accels {
+		if len(out) == k {
+			break
+		}
+		if a.ok && a.used == 0 {
+			out = append(out, a)
+		}
+	}
+	return out
+}

@@ -1,0 +1,370 @@
+package engine
+
+import (
+	"cmp"
+	"fmt"
+	"slices"
+	"time"
+)
+
+// plan is a waiting job's reserved start: from then on, so much of these bays is its own. A claim is a plan whose
+// places are being freed for the job by its victims: it holds from now on.
+type plan struct {
+	job     *job
+	claim   bool
+	model   string
+	start   int64
+	bays    []*bay
+	victims []*alloc
+	grace   int64
+	cycle   int64 // last cycle that upheld it
+	nodes   []int // accelerators of each bay, to notice a bay that shrank
+}
+
+// hold is a plan's part of one server.
+type hold struct {
+	plan        *plan
+	bay         *bay
+	k           int
+	cpu, mem    int64
+	from, until int64
+}
+
+// binds says whether a hold stands in the way of a job: a claim always does, a planned start only for jobs that
+// are not of higher priority.
+func (h *hold) binds(a *ask) bool {
+	return h.plan.job != a.job && (h.plan.claim || h.plan.job.Priority >= a.priority)
+}
+
+// roomBesideHolds says whether a node that starts at from and runs until until leaves every hold that binds it what
+// it will need.
+func (s *State) roomBesideHolds(a *ask, b *bay, from, until int64) bool {
+	if !s.roomAt(a, b, from) {
+		return false
+	}
+	for _, h := range b.srv.holds {
+		if h.from > from && h.from < until && h.binds(a) && !s.roomAt(a, b, h.from) {
+			return false
+		}
+	}
+	return true
+}
+
+// roomAt says whether at one moment, with what has ended by its limit, a node fits beside the holds.
+func (s *State) roomAt(a *ask, b *bay, t int64) bool {
+	k := a.k
+	free := 0
+	if t <= s.now {
+		free = b.free
+		if a.part > 0 && (len(b.parts) == 0 || b.parts[0] < a.part) {
+			k = 1
+		}
+	} else {
+		for _, r := range b.ready {
+			if r <= t {
+				free++
+			}
+		}
+		if a.part > 0 {
+			k = 1
+		}
+	}
+	cpu, mem := b.srv.cpuFree, b.srv.memFree
+	if t > s.now {
+		for _, al := range b.srv.allocs {
+			if al.end <= t {
+				cpu += al.cpu
+				mem += al.mem
+			}
+		}
+	}
+	for _, h := range b.srv.holds {
+		if h.from <= t && t < h.until && h.binds(a) {
+			cpu -= h.cpu
+			mem -= h.mem
+			if h.bay == b {
+				free -= h.k
+			}
+		}
+	}
+	return free >= k && cpu >= a.cpu && mem >= a.mem
+}
+
+// earliest is the first moment, by the limits of what runs, at which a node fits a bay for as long as it needs; far
+// when there is none.
+func (s *State) earliest(a *ask, b *bay, length int64) int64 {
+	need := a.k
+	if a.part > 0 {
+		need = 1
+	}
+	if !b.usable() || len(b.ready) < need || !a.allows(b.srv) ||
+		b.srv.CPU < a.cpu || b.srv.MemoryBytes < a.mem {
+		return far
+	}
+	moments := make([]int64, 0, 16)
+	moments = append(moments, s.now)
+	if need > 0 {
+		moments[0] = max(s.now, b.ready[need-1])
+	}
+	if len(b.srv.holds) == 0 && len(b.srv.windows) == 0 {
+		if s.roomAt(a, b, moments[0]) {
+			return moments[0]
+		}
+	}
+	for _, al := range b.srv.allocs {
+		moments = append(moments, al.end)
+	}
+	for _, h := range b.srv.holds {
+		moments = append(moments, h.until)
+	}
+	for _, w := range b.srv.windows {
+		moments = append(moments, w.until)
+	}
+	slices.Sort(moments)
+	for _, t := range moments {
+		if t < s.now || t == far {
+			continue
+		}
+		until := far
+		if a.job.limit > 0 {
+			until = t + length
+		}
+		if s.roomBesideHolds(a, b, t, t+length) && s.windowsAllow(a, b.srv.windows, t, until) {
+			return t
+		}
+	}
+	return far
+}
+
+// length is how long a job is taken to run when starts are planned.
+func (s *State) length(j *job) int64 {
+	if j.limit > 0 {
+		return int64(j.limit)
+	}
+	return int64(s.cfg.AssumedLimit)
+}
+
+type readyBay struct {
+	t   int64
+	bay *bay
+}
+
+// planStart finds the earliest start of a job and the bays it would have, nil when no end of what runs makes room.
+func (s *State) planStart(a *ask) *plan {
+	var best *plan
+	for _, p := range s.openPools(a.shape) {
+		if pl := s.planIn(a, p); pl != nil && (best == nil || pl.start < best.start) {
+			best = pl
+		}
+	}
+	return best
+}
+
+func (s *State) planIn(a *ask, p *pool) *plan {
+	length := s.length(a.job)
+	gang := a.nodes > 1 && a.same != AnyLevel
+	if !gang {
+		return s.planAmong(a, p, p.bays, length, far)
+	}
+	var best *plan
+	for _, name := range sortedKeys(p.domains[a.same.index()]) {
+		d := p.domains[a.same.index()][name]
+		limit := far
+		if best != nil {
+			limit = best.start
+		}
+		if len(d.bays) >= a.nodes {
+			if pl := s.planAmong(a, p, d.bays, length, limit); pl != nil {
+				best = pl
+			}
+		}
+	}
+	if best == nil && !a.required {
+		return s.planAmong(a, p, p.bays, length, far)
+	}
+	return best
+}
+
+// planAmong plans within some bays, if that is possible before limit.
+func (s *State) planAmong(a *ask, p *pool, bays []*bay, length, limit int64) *plan {
+	if len(a.only) > 0 {
+		bays = s.named(a, p)
+	}
+	list := s.stats.ready[:0]
+	for _, b := range bays {
+		if t := s.earliest(a, b, length); t < limit {
+			list = append(list, readyBay{t, b})
+		}
+	}
+	s.stats.ready = list
+	if len(list) < a.nodes {
+		return nil
+	}
+	byTime := func(x, y readyBay) int {
+		return cmp.Or(cmp.Compare(x.t, y.t), cmp.Compare(x.bay.srv.ord, y.bay.srv.ord))
+	}
+	if a.nodes == 1 {
+		first := slices.MinFunc(list, byTime)
+		return s.newPlan(a, p, []*bay{first.bay}, first.t)
+	}
+	slices.SortFunc(list, byTime)
+	chosen := make([]*bay, a.nodes)
+	for i := range chosen {
+		chosen[i] = list[i].bay
+	}
+	return s.newPlan(a, p, chosen, list[a.nodes-1].t)
+}
+
+func (s *State) newPlan(a *ask, p *pool, bays []*bay, start int64) *plan {
+	pl := &plan{job: a.job, model: p.model, start: start, bays: bays, cycle: s.cycle}
+	for _, b := range bays {
+		pl.nodes = append(pl.nodes, len(b.ready))
+	}
+	return pl
+}
+
+// uphold puts a plan's holds on its servers.
+func (s *State) uphold(pl *plan) {
+	a := s.askFor(pl.job)
+	k := a.k
+	if a.part > 0 {
+		k = 1
+	}
+	from := pl.start
+	if pl.claim {
+		from = 0
+	}
+	until := plus(max(pl.start, s.now), time.Duration(s.length(pl.job)))
+	pl.job.plan = pl
+	s.plans = append(s.plans, pl)
+	for _, b := range pl.bays {
+		b.srv.holds = append(b.srv.holds, &hold{pl, b, k, a.cpu, a.mem, from, until})
+		s.refresh(b.srv)
+	}
+	if pl.claim {
+		s.claim(pl.job, pl.model, +1)
+	} else {
+		s.stats.reserved[pl.job.shape.spec.family]++
+	}
+}
+
+// dropPlan takes a plan's holds away. With a cause, those who watch the planned start are told.
+func (s *State) dropPlan(pl *plan, cause string) {
+	pl.job.plan = nil
+	s.plans = slices.DeleteFunc(s.plans, func(o *plan) bool { return o == pl })
+	for _, b := range pl.bays {
+		b.srv.holds = slices.DeleteFunc(b.srv.holds, func(h *hold) bool { return h.plan == pl })
+		s.refresh(b.srv)
+		s.forget(b.srv)
+	}
+	if pl.claim {
+		s.claim(pl.job, pl.model, -1)
+	} else {
+		s.stats.reserved[pl.job.shape.spec.family]--
+	}
+	if cause != "" {
+		s.stats.told = append(s.stats.told, Reservation{Job: pl.job.ID, Cause: cause})
+	}
+}
+
+// broken says why a plan can't be kept: "" when it can.
+func (s *State) broken(pl *plan) string {
+	a := s.askFor(pl.job)
+	length := s.length(pl.job)
+	for i, b := range pl.bays {
+		if !b.usable() || len(b.ready) < pl.nodes[i] {
+			return fmt.Sprintf("server %s is not schedulable: %s", b.srv.ID, b.whyNot())
+		}
+		if pl.claim {
+			continue
+		}
+		start := max(pl.start, s.now)
+		until := far
+		if pl.job.limit > 0 {
+			until = start + length
+		}
+		if !s.windowsAllow(&a, b.srv.windows, start, until) {
+			return fmt.Sprintf("a window on server %s", b.srv.ID)
+		}
+		if s.roomBesideHolds(&a, b, start, start+length) {
+			continue
+		}
+		for _, al := range b.srv.allocs {
+			if al.late {
+				return fmt.Sprintf("job %s runs past its limit on server %s", al.Job, b.srv.ID)
+			}
+		}
+		for _, al := range b.srv.allocs {
+			if al.Priority > pl.job.Priority {
+				return fmt.Sprintf("job %s of higher priority started on server %s", al.Job, b.srv.ID)
+			}
+		}
+		for _, h := range b.srv.holds {
+			if h.binds(&a) {
+				return fmt.Sprintf("job %s is to start on server %s", h.plan.job.ID, b.srv.ID)
+			}
+		}
+		return fmt.Sprintf("what runs on server %s has a longer limit now", b.srv.ID)
+	}
+	return ""
+}
+
+// whyNot is the cause a bay is not, or not wholly, schedulable.
+func (b *bay) whyNot() string {
+	if !b.srv.present {
+		return "it left the pool"
+	}
+	if !b.srv.Schedulable {
+		return b.srv.WhyNot
+	}
+	for _, dev := range b.accels {
+		if !dev.ok {
+			return dev.why
+		}
+	}
+	return "it has fewer accelerators"
+}
+
+// reserve gives a blocked job a planned start, keeps the one it has, or moves it earlier.
+func (s *State) reserve(j *job) {
+	old := j.plan
+	a := s.askFor(j)
+	cause := ""
+	if old != nil {
+		cause = s.broken(old)
+		if cause == "" {
+			old.cycle = s.cycle
+			if old.start <= s.now || !s.stats.first[j.shape.spec.family] {
+				return
+			}
+		}
+	} else if s.stats.reserved[j.shape.spec.family] >= s.cfg.Reservations {
+		return
+	}
+	pl := s.planStart(&a)
+	switch {
+	case old != nil && cause == "" && (pl == nil || pl.start >= old.start):
+		return
+	case pl == nil && old == nil:
+		return
+	case pl == nil:
+		s.dropPlan(old, cause)
+		return
+	}
+	if old != nil {
+		if pl.start <= old.start {
+			cause = ""
+		}
+		s.dropPlan(old, "")
+	}
+	s.uphold(pl)
+	s.stats.told = append(s.stats.told, pl.announce(cause))
+}
+
+func (pl *plan) announce(cause string) Reservation {
+	r := Reservation{Job: pl.job.ID, Start: at(pl.start), Cause: cause}
+	for _, b := range pl.bays {
+		r.Places = append(r.Places, b.srv.ID)
+	}
+	return r
+}

@@ -1,0 +1,415 @@
+package engine
+
+import (
+	"cmp"
+	"container/heap"
+	"slices"
+	"strings"
+	"time"
+)
+
+// Preemption takes running work back for a job that may have its place: of higher priority, or within a guarantee
+// that others have borrowed. It is a simulation first: victims are only told when the places they free, together
+// with what is free, hold the whole job, and only those without whom it would not fit.
+
+// hunter is a job looking for victims in one pool.
+type hunter struct {
+	*ask
+	s       *State
+	pool    *pool
+	reclaim bool // the job stays within its tenant's guarantee
+	within  bool // and within its project's
+	taken   map[*alloc]bool
+	lost    map[accountKey]int64 // what the victims chosen so far take off their accounts
+}
+
+// preempt looks for victims for a blocked job and, when there are, tells them and claims what they free.
+func (s *State) preempt(j *job, out *Result) bool {
+	if s.cfg.NoPreemption || s.stats.hunts >= s.cfg.PreemptionTests {
+		return false
+	}
+	a := s.askFor(j)
+	var best *hunt
+	tried := false
+	for _, p := range s.openPools(j.shape) {
+		h := &hunter{ask: &a, s: s, pool: p}
+		h.reclaim, h.within = s.mayReclaim(j.shape, p.model)
+		if !h.reclaim && !h.within && !s.lowerRuns(p, j.Priority) {
+			continue
+		}
+		tried = true
+		if found := h.search(); found != nil && (best == nil || found.better(best)) {
+			best = found
+		}
+	}
+	if tried {
+		s.stats.hunts++
+	}
+	if best == nil {
+		return false
+	}
+	s.tell(j, best, out)
+	return true
+}
+
+// mayReclaim says whether the job fits inside what its tenant, and its project, are guaranteed of the model.
+func (s *State) mayReclaim(sh *shape, model string) (tenant, project bool) {
+	asked := sh.milli()
+	for _, a := range s.chain(sh.tenant, sh.project) {
+		h := a.of(model)
+		inside := a.guarantee(model) > 0 && h.used+h.claimed+asked <= a.guarantee(model)
+		if a.project == "" {
+			tenant = inside
+		} else {
+			project = inside
+		}
+	}
+	return tenant, project
+}
+
+// lowerRuns says whether anything of a lower priority runs in a pool that could be told to end.
+func (s *State) lowerRuns(p *pool, priority int) bool {
+	for level, n := range s.stats.running[p.model] {
+		if level < priority && n > 0 {
+			return true
+		}
+	}
+	return false
+}
+
+// may says whether an allocation may be a victim for the job, with those already taken gone.
+func (h *hunter) may(al *alloc) bool {
+	s := h.s
+	if !al.Preemptible || al.told || al.gone || al.Job == h.job.ID || s.pairs[h.job.ID][al.Job] {
+		return false
+	}
+	if s.cfg.MinRunTime > 0 && s.now-ns(al.Started) < int64(s.cfg.MinRunTime) {
+		return false
+	}
+	if al.Tenant == h.tenant {
+		if al.Priority < h.priority {
+			return true
+		}
+		return h.within && al.Project != h.shape.project && h.over(al.Tenant, al.Project, al.model)
+	}
+	return (al.Priority < h.priority || h.reclaim) && h.over(al.Tenant, "", al.model)
+}
+
+// over says whether an account holds more than it is guaranteed, so that the excess may be taken.
+func (h *hunter) over(tenant, project, model string) bool {
+	a := h.s.account(tenant, project)
+	return a.of(model).used-h.lost[a.accountKey] > a.guarantee(model)
+}
+
+// hunt is what a search found.
+type hunt struct {
+	pool    *pool
+	bays    []*bay
+	victims []*alloc
+	lost    time.Duration
+	reclaim bool
+}
+
+// better is fewer victims, then less lost work.
+func (h *hunt) better(o *hunt) bool {
+	return len(h.victims) < len(o.victims) || len(h.victims) == len(o.victims) && h.lost < o.lost
+}
+
+func (h *hunter) search() *hunt {
+	if h.nodes > 1 && h.same != AnyLevel {
+		var best *hunt
+		doms := h.pool.domains[h.same.index()]
+		for _, name := range sortedKeys(doms) {
+			if len(doms[name].bays) >= h.nodes {
+				if found := h.among(doms[name].bays); found != nil && (best == nil || found.better(best)) {
+					best = found
+				}
+			}
+		}
+		if best != nil || h.required {
+			return best
+		}
+	}
+	if len(h.only) > 0 {
+		return h.among(h.s.named(h.ask, h.pool))
+	}
+	return h.among(h.pool.bays)
+}
+
+// offer is a bay and what it takes to place a node there.
+type offer struct {
+	bay     *bay
+	victims []*alloc
+	lost    time.Duration
+	version int
+	index   int
+}
+
+func (o *offer) compare(p *offer) int {
+	return cmp.Or(cmp.Compare(len(o.victims), len(p.victims)), cmp.Compare(o.lost, p.lost),
+		cmp.Compare(o.bay.srv.ord, p.bay.srv.ord))
+}
+
+type offers []*offer
+
+func (h offers) Len() int           { return len(h) }
+func (h offers) Less(i, j int) bool { return h[i].compare(h[j]) < 0 }
+func (h offers) Swap(i, j int)      { h[i], h[j] = h[j], h[i]; h[i].index = i; h[j].index = j }
+func (h *offers) Push(x any)        { o := x.(*offer); o.index = len(*h); *h = append(*h, o) }
+func (h *offers) Pop() any {
+	last := len(*h) - 1
+	o := (*h)[last]
+	(*h)[last] = nil
+	*h = (*h)[:last]
+	return o
+}
+
+// among takes the cheapest bays until every node has one. A victim that frees several of them is paid once, so the
+// bays it touches become cheaper as soon as it is taken.
+func (h *hunter) among(bays []*bay) *hunt {
+	h.taken, h.lost = map[*alloc]bool{}, map[accountKey]int64{}
+	queue := make(offers, 0, len(bays))
+	byBay := map[*bay]*offer{}
+	for _, b := range bays {
+		if o := h.offer(b); o != nil {
+			o.index = len(queue)
+			queue = append(queue, o)
+			byBay[b] = o
+		}
+	}
+	if len(queue) < h.nodes {
+		return nil
+	}
+	heap.Init(&queue)
+	found := &hunt{pool: h.pool}
+	for len(found.bays) < h.nodes {
+		if len(queue) == 0 {
+			return nil
+		}
+		o := heap.Pop(&queue).(*offer)
+		delete(byBay, o.bay)
+		// Accounts may have come down to their guarantee since the offer was made.
+		fresh := h.offer(o.bay)
+		if fresh == nil {
+			continue
+		}
+		if len(queue) > 0 && fresh.compare(queue[0]) > 0 && fresh.compare(o) > 0 {
+			heap.Push(&queue, fresh)
+			byBay[o.bay] = fresh
+			continue
+		}
+		found.bays = append(found.bays, o.bay)
+		for _, v := range fresh.victims {
+			h.take(v)
+			found.victims = append(found.victims, v)
+			for _, srv := range v.servers {
+				for _, b := range srv.bays {
+					if other := byBay[b]; other != nil {
+						if next := h.offer(b); next != nil {
+							other.victims, other.lost = next.victims, next.lost
+							heap.Fix(&queue, other.index)
+						}
+					}
+				}
+			}
+		}
+	}
+	h.spare(found)
+	if len(found.victims) == 0 {
+		// Everything fits without one: what is in the way is a claim or a window, not running work.
+		return nil
+	}
+	for _, v := range found.victims {
+		found.lost = addCapped(found.lost, v.lost(h.s.now))
+		found.reclaim = found.reclaim || v.Priority >= h.priority
+	}
+	return found
+}
+
+func (h *hunter) take(v *alloc) {
+	h.taken[v] = true
+	for _, a := range h.s.chain(v.Tenant, v.Project) {
+		h.lost[a.accountKey] += v.milli
+	}
+}
+
+func (h *hunter) giveBack(v *alloc) {
+	delete(h.taken, v)
+	for _, a := range h.s.chain(v.Tenant, v.Project) {
+		h.lost[a.accountKey] -= v.milli
+	}
+}
+
+// fits says whether a node fits a bay once the taken victims are gone.
+func (h *hunter) fits(b *bay, extra []*alloc) bool {
+	if !b.usable() || !h.allows(b.srv) || !h.s.windowsAllow(h.ask, b.srv.windows, h.s.now, h.until) {
+		return false
+	}
+	gone := func(al *alloc) bool { return h.taken[al] || slices.Contains(extra, al) }
+	free, part := 0, false
+	for _, dev := range b.accels {
+		if !dev.ok {
+			continue
+		}
+		used := dev.used
+		for _, al := range dev.holders {
+			if gone(al) {
+				used -= al.each()
+			}
+		}
+		if used <= 0 {
+			free++
+		}
+		part = part || h.part > 0 && whole-used >= h.part
+	}
+	cpu, mem := b.srv.cpuFree, b.srv.memFree
+	for _, al := range b.srv.allocs {
+		if gone(al) {
+			cpu += al.cpu
+			mem += al.mem
+		}
+	}
+	for _, hd := range b.srv.holds {
+		if hd.binds(h.ask) {
+			cpu -= hd.cpu
+			mem -= hd.mem
+			if hd.bay == b {
+				free -= hd.k
+			}
+		}
+	}
+	return free >= h.k && (h.part == 0 || part && free >= 0) && cpu >= h.cpu && mem >= h.mem
+}
+
+// offer is the cheapest victims found whose end makes a node fit a bay: none when it fits already, nil when nothing
+// helps. Largest on the bay first, then a pass that spares those not needed, the most expensive first.
+func (h *hunter) offer(b *bay) *offer {
+	if len(b.ready) < h.k {
+		return nil
+	}
+	if h.fits(b, nil) {
+		return &offer{bay: b}
+	}
+	var cands []*alloc
+	for _, al := range b.srv.allocs {
+		if !h.taken[al] && h.may(al) {
+			cands = append(cands, al)
+		}
+	}
+	if len(cands) == 0 || !h.fits(b, cands) {
+		return nil
+	}
+	chosen := h.fewest(b, cands)
+	o := &offer{bay: b, victims: chosen}
+	for _, v := range chosen {
+		o.lost = addCapped(o.lost, v.lost(h.s.now))
+	}
+	return o
+}
+
+// fewest is the smallest and then cheapest set among candidates on one server. Up to 8 all sets are looked at, which
+// covers a server of 8 accelerators; beyond, a greedy choice and a pass that spares.
+func (h *hunter) fewest(b *bay, cands []*alloc) []*alloc {
+	now := h.s.now
+	slices.SortFunc(cands, func(x, y *alloc) int {
+		return cmp.Or(cmp.Compare(x.Priority, y.Priority), cmp.Compare(x.lost(now), y.lost(now)),
+			strings.Compare(x.Job, y.Job))
+	})
+	for _, al := range cands {
+		if h.fits(b, []*alloc{al}) && len(cands) > 8 {
+			return []*alloc{al}
+		}
+	}
+	if len(cands) > 8 {
+		return h.spareOn(b, cands)
+	}
+	var best []*alloc
+	var bestLost time.Duration
+	set := make([]*alloc, 0, 8)
+	for mask := 1; mask < 1<<len(cands); mask++ {
+		set = set[:0]
+		lost := time.Duration(0)
+		for i, al := range cands {
+			if mask>>i&1 == 1 {
+				set = append(set, al)
+				lost = addCapped(lost, al.lost(now))
+			}
+		}
+		if best != nil && (len(set) > len(best) || len(set) == len(best) && lost >= bestLost) {
+			continue
+		}
+		if h.fits(b, set) {
+			best, bestLost = slices.Clone(set), lost
+		}
+	}
+	return best
+}
+
+// spareOn drops candidates that are not needed, the last (most expensive) first.
+func (h *hunter) spareOn(b *bay, cands []*alloc) []*alloc {
+	kept := slices.Clone(cands)
+	for i := len(kept) - 1; i >= 0; i-- {
+		without := slices.Delete(slices.Clone(kept), i, i+1)
+		if h.fits(b, without) {
+			kept = without
+		}
+	}
+	return kept
+}
+
+// spare is the reverse pass over the whole hunt: a victim without whom every bay still fits is let go.
+func (h *hunter) spare(found *hunt) {
+	now := h.s.now
+	slices.SortFunc(found.victims, func(x, y *alloc) int {
+		return cmp.Or(cmp.Compare(y.lost(now), x.lost(now)), cmp.Compare(y.Priority, x.Priority),
+			strings.Compare(x.Job, y.Job))
+	})
+	onBay := map[*server][]*bay{}
+	for _, b := range found.bays {
+		onBay[b.srv] = append(onBay[b.srv], b)
+	}
+	kept := found.victims[:0]
+	for _, v := range found.victims {
+		h.giveBack(v)
+		needed := false
+		for _, srv := range v.servers {
+			for _, b := range onBay[srv] {
+				needed = needed || !h.fits(b, nil)
+			}
+		}
+		if needed {
+			h.take(v)
+			kept = append(kept, v)
+		}
+	}
+	found.victims = kept
+}
+
+// tell commits a hunt: the victims are told once, and what they free is claimed for the job.
+func (s *State) tell(j *job, found *hunt, out *Result) {
+	if j.plan != nil {
+		s.dropPlan(j.plan, "")
+	}
+	grace := s.now + int64(s.cfg.Grace)
+	slices.SortFunc(found.victims, func(x, y *alloc) int { return strings.Compare(x.Job, y.Job) })
+	for _, v := range found.victims {
+		v.told, v.For, v.GraceUntil = true, j.ID, at(grace)
+		if s.pairs[j.ID] == nil {
+			s.pairs[j.ID] = map[string]bool{}
+		}
+		s.pairs[j.ID][v.Job] = true
+		why := "priority"
+		if v.Priority >= j.Priority {
+			why = "reclaim"
+		}
+		out.Victims = append(out.Victims, Victim{
+			Job: v.Job, Attempt: v.Attempt, For: j.ID, Why: why, GraceUntil: at(grace), LostWork: v.lost(s.now),
+		})
+		s.expect(v)
+	}
+	a := s.askFor(j)
+	pl := s.newPlan(&a, found.pool, found.bays, grace)
+	pl.claim, pl.victims, pl.grace = true, found.victims, grace
+	s.uphold(pl)
+	s.stats.told = append(s.stats.told, pl.announce(""))
+}

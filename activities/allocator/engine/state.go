@@ -1,0 +1,252 @@
+package engine
+
+import (
+	"cmp"
+	"math"
+	"slices"
+	"time"
+)
+
+// far is the moment that never comes.
+const far = int64(math.MaxInt64)
+
+// whole is one accelerator in the unit amounts are counted in: thousandths.
+const whole = int64(1000)
+
+// State is the pool, the queue and the accounts of one region, kept current by small changes. One goroutine owns it.
+type State struct {
+	cfg     Config
+	cycle   int64
+	now     int64 // of the last cycle, Unix nanoseconds
+	dirty   bool  // a fact changed since the last cycle
+	version int64 // of the inventory: what could ever fit depends on it
+
+	servers  map[string]*server
+	ords     []*server
+	free     []int // ordinals of servers that left
+	accels   map[string]*accel
+	pools    map[string]*pool
+	wheres   interner[whereKey]
+	winsets  interner[string]
+	sets     [][]*window // by id in winsets
+	windows  map[string]*window
+	stops    map[string]*Stop
+	specs    map[string]*spec
+	families []*family
+
+	accounts map[accountKey]*account
+	budgets  map[string]*budget
+	guarded  map[string]int // models where a guarantee is set, by how many quotas
+
+	jobs    map[string]*job
+	shapes  map[shapeKey]*shape
+	groups  map[groupKey]*group
+	arrays  map[string]*array
+	ring    []*job // every waiting job, for refreshing numbers in turn
+	cursor  int
+	allocs  map[string][]*alloc // live, by job
+	waiters map[string][]*job   // jobs by the job they depend on
+	ended   map[string]string   // terminal states of jobs that others depend on
+
+	plans  []*plan                    // planned starts and claims, in order
+	pairs  map[string]map[string]bool // victims a job has had, each at most once
+	timers timers
+	learn  learned
+	stats  cycleStats
+}
+
+// New is an empty pool under a policy.
+func New(cfg Config) *State {
+	return &State{
+		cfg:      cfg.withDefaults(),
+		dirty:    true,
+		servers:  map[string]*server{},
+		accels:   map[string]*accel{},
+		pools:    map[string]*pool{},
+		windows:  map[string]*window{},
+		stops:    map[string]*Stop{},
+		specs:    map[string]*spec{},
+		accounts: map[accountKey]*account{},
+		budgets:  map[string]*budget{},
+		guarded:  map[string]int{},
+		jobs:     map[string]*job{},
+		shapes:   map[shapeKey]*shape{},
+		groups:   map[groupKey]*group{},
+		arrays:   map[string]*array{},
+		allocs:   map[string][]*alloc{},
+		waiters:  map[string][]*job{},
+		ended:    map[string]string{},
+		pairs:    map[string]map[string]bool{},
+		stats: cycleStats{
+			reserved: map[*family]int{},
+			running:  map[string]map[int]int{},
+		},
+	}
+}
+
+// spec is a Spec and the pools it can be served from.
+type spec struct {
+	Spec
+	known  bool // false for a name only jobs or allocations mention
+	k      int
+	milli  int64 // of one node
+	family *family
+	pools  []*pool
+	seen   float64 // nodes asked for so far: the task mix fragmentation is measured against
+}
+
+// slice says that a node takes only a part of one accelerator.
+func (p *spec) slice() bool { return p.k == 1 && p.milli < whole }
+
+// family is the pools whose accelerators are asked for interchangeably, so that their jobs wait for one another.
+type family struct {
+	mix     []task
+	mixed   int     // version of the mix
+	mixSeen float64 // nodes seen when it was taken
+	pools   []*pool
+	specs   []*spec
+}
+
+// SetSpec adds or changes a spec.
+func (s *State) SetSpec(in Spec) {
+	p := s.spec(in.Name)
+	in.OtherModels = slices.Clone(in.OtherModels)
+	p.Spec, p.known = in, true
+	p.k, p.milli = in.Accelerators, int64(in.Accelerators)*whole
+	if in.Accelerators == 1 && in.Milli > 0 && in.Milli < whole {
+		p.milli = in.Milli
+	}
+	s.families = nil
+	s.changed()
+}
+
+// RemoveSpec forgets a spec. Jobs that ask for it wait as SPEC_UNAVAILABLE; what runs goes on.
+func (s *State) RemoveSpec(name string) {
+	if p := s.specs[name]; p != nil {
+		p.known = false
+		s.families = nil
+		s.changed()
+	}
+}
+
+func (s *State) spec(name string) *spec {
+	p := s.specs[name]
+	if p == nil {
+		p = &spec{Spec: Spec{Name: name}}
+		s.specs[name] = p
+		s.families = nil
+	}
+	return p
+}
+
+// changed notes that what could ever fit may be different now.
+func (s *State) changed() {
+	s.dirty = true
+	s.version++
+}
+
+// group pools into families: two pools are of one when some spec accepts both.
+func (s *State) regroup() {
+	if s.families != nil {
+		return
+	}
+	names := sortedKeys(s.pools)
+	parent := map[*pool]*pool{}
+	var find func(p *pool) *pool
+	find = func(p *pool) *pool {
+		if parent[p] == nil || parent[p] == p {
+			return p
+		}
+		parent[p] = find(parent[p])
+		return parent[p]
+	}
+	for _, name := range sortedKeys(s.specs) {
+		p := s.specs[name]
+		p.pools = p.pools[:0]
+		p.family = nil
+		for _, model := range names {
+			if p.known && (p.Model == "" || p.Model == model || slices.Contains(p.OtherModels, model)) {
+				p.pools = append(p.pools, s.pools[model])
+			}
+		}
+		for _, other := range p.pools {
+			parent[find(other)] = find(p.pools[0])
+		}
+	}
+	byRoot := map[*pool]*family{}
+	s.families = []*family{}
+	for _, name := range names {
+		root := find(s.pools[name])
+		f := byRoot[root]
+		if f == nil {
+			f = &family{}
+			byRoot[root] = f
+			s.families = append(s.families, f)
+		}
+		f.pools = append(f.pools, s.pools[name])
+		s.pools[name].family = f
+	}
+	for _, name := range sortedKeys(s.specs) {
+		if p := s.specs[name]; len(p.pools) > 0 {
+			p.family = p.pools[0].family
+			p.family.specs = append(p.family.specs, p)
+		}
+	}
+}
+
+func sortedKeys[K cmp.Ordered, V any](m map[K]V) []K {
+	keys := make([]K, 0, len(m))
+	for k := range m {
+		keys = append(keys, k)
+	}
+	slices.Sort(keys)
+	return keys
+}
+
+// interner gives equal keys one small number, so that they compare as fast as integers. 0 is the zero key.
+type interner[K comparable] struct {
+	ids  map[K]int
+	keys []K
+}
+
+func (in *interner[K]) id(k K) int {
+	if in.ids == nil {
+		var zero K
+		in.ids, in.keys = map[K]int{zero: 0}, []K{zero}
+	}
+	id, ok := in.ids[k]
+	if !ok {
+		id = len(in.keys)
+		in.ids[k] = id
+		in.keys = append(in.keys, k)
+	}
+	return id
+}
+
+func ns(t time.Time) int64 {
+	if t.IsZero() {
+		return 0
+	}
+	return t.UnixNano()
+}
+
+func at(t int64) time.Time {
+	if t == 0 || t == far {
+		return time.Time{}
+	}
+	return time.Unix(0, t).UTC()
+}
+
+// plus adds a duration without running past far.
+func plus(t int64, d time.Duration) int64 {
+	if d <= 0 {
+		return t
+	}
+	if t > far-int64(d) {
+		return far
+	}
+	return t + int64(d)
+}
+
+// gpus shows an amount in accelerators.
+func gpus(milli int64) float64 { return float64(milli) / float64(whole) }
