@@ -85,6 +85,12 @@ func (a *Activities) Begin(ctx context.Context, repair string) (Plan, error) {
 	return p, temporalerr.Wrap(err)
 }
 
+// Open is the id of the server's open repair, "" where there is none.
+func (a *Activities) Open(ctx context.Context, server string) (string, error) {
+	r, _, err := a.Store.OpenRepair(ctx, server)
+	return r.ID, temporalerr.Wrap(err)
+}
+
 // DrainState is how far a drain has come.
 type DrainState struct {
 	Drained bool `json:"drained"`

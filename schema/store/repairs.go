@@ -308,6 +308,9 @@ func (s *Store) RepairDone(ctx context.Context, repair, oldSerial, newSerial, no
 		if err != nil {
 			return err
 		}
+		if r.State == schema.RepairVerifying && r.DoneBy == by && r.Note == note && r.NewSerial == newSerial {
+			return nil // the same word again: its answer was lost
+		}
 		if r.State != schema.RepairWaiting {
 			return schema.Conflict(fmt.Sprintf("repair %s is %s", r.ID, r.State), "done is taken while it waits for the technician")
 		}

@@ -1,0 +1,94 @@
+package workflows
+
+import (
+	"gpupool/activities/install"
+	"gpupool/schema"
+)
+
+// Signals to server/<id>. They say that it is time to look; what is true stands in the record. A process that doesn't
+// wait for one ignores it.
+const (
+	SignalPhonedHome   = "phoned-home"   // PhonedHome
+	SignalAgentUp      = "agent-up"      // AgentUp
+	SignalTaskEnded    = "task-ended"    // TaskEnded
+	SignalDrained      = "drained"       // Drained
+	SignalRepairOpened = "repair-opened" // RepairOpened, by signal-with-start
+)
+
+// PhonedHome says that an attempt's installed system registered.
+type PhonedHome struct {
+	Attempt int `json:"attempt"`
+}
+
+// AgentUp says that the agent of a freshly booted system was heard of.
+type AgentUp struct {
+	BootID string `json:"boot_id"`
+}
+
+// TaskEnded says that work which the server's agent was given has ended.
+type TaskEnded struct {
+	Task  string           `json:"task"`
+	Kind  schema.TaskKind  `json:"kind"`
+	State schema.TaskState `json:"state"`
+}
+
+// Drained says that no job is left on the server.
+type Drained struct{}
+
+// RepairOpened says that a fault opened a repair.
+type RepairOpened struct {
+	Repair string `json:"repair"`
+}
+
+// Updates of OnboardServer: a refusal is synchronous and says why.
+const (
+	UpdateRetry = "retry" // Retry: runs the failed step again
+	UpdateSkip  = "skip"  // Skip: goes on without it
+	UpdateAbort = "abort" // Abort: undoes what was done
+)
+
+// Retry runs the failed step again.
+type Retry struct {
+	By string `json:"by"`
+}
+
+// Skip goes on without the failed step, by name and with a reason.
+type Skip struct {
+	Step   schema.Step `json:"step"`
+	Reason string      `json:"reason"`
+	By     string      `json:"by"`
+}
+
+// Abort stops an onboarding and undoes what it did.
+type Abort struct {
+	Reason string `json:"reason"`
+	By     string `json:"by"`
+}
+
+// Updates of RepairServer.
+const (
+	UpdateDone        = "done"          // Done
+	UpdateCouldNotFix = "could-not-fix" // CouldNotFix
+)
+
+// Done is the technician's word that the work is done. It returns nothing to the pool: the proof follows.
+type Done struct {
+	OldSerial string `json:"old_serial,omitempty"`
+	NewSerial string `json:"new_serial,omitempty"`
+	Note      string `json:"note,omitempty"`
+	By        string `json:"by"`
+}
+
+// CouldNotFix is the technician's word that it can't be done here.
+type CouldNotFix struct {
+	Note string `json:"note"`
+	By   string `json:"by"`
+}
+
+// OnboardInput starts OnboardServer.
+type OnboardInput = install.BeginInput
+
+// RepairInput starts RepairServer.
+type RepairInput struct {
+	Repair string `json:"repair"`
+}
