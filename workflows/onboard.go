@@ -36,7 +36,7 @@ func OnboardServer(ctx workflow.Context, in OnboardInput) error {
 	if err != nil {
 		return answered(aside, err)
 	}
-	return o.thenRepair(aside, o.plan.Server)
+	return o.handOver(aside, o.plan.Server)
 }
 
 // onboarding is one attempt.

@@ -38,7 +38,7 @@ func RepairServer(ctx workflow.Context, in RepairInput) error {
 	if err != nil {
 		return answered(aside, err)
 	}
-	return r.thenRepair(aside, r.plan.Server)
+	return r.handOver(aside, r.plan.Server)
 }
 
 // repairing is one repair.

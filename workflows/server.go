@@ -21,7 +21,7 @@ type wakes struct{ n int }
 // serverWakes listens to the signals of server/<id> for as long as the workflow runs.
 func serverWakes(ctx workflow.Context) *wakes {
 	w := &wakes{}
-	for _, name := range []string{SignalPhonedHome, SignalAgentUp, SignalTaskEnded, SignalDrained, SignalRepairOpened} {
+	for _, name := range []string{SignalPhonedHome, SignalAgentUp, SignalTaskEnded, SignalDrained, SignalRepairOpened, SignalOnboard} {
 		c := workflow.GetSignalChannel(ctx, name)
 		workflow.Go(ctx, func(ctx workflow.Context) {
 			for c.Receive(ctx, nil) {
@@ -141,23 +141,26 @@ func (w *wakes) work(ctx workflow.Context, ask node.Ask, limit time.Duration) (n
 	return state, nil
 }
 
-// thenRepair ends a process of a server: well, or by going on as the repair that was opened meanwhile. A repair's signal
-// goes to whatever process of the server runs, so the last thing that each does is to look for one.
-func (w *wakes) thenRepair(ctx workflow.Context, server string) error {
+// handOver ends a process of a server: well, or by going on as the next one. What opens a repair or begins an onboarding
+// signals whatever process of the server runs, so the last thing that each does is to look.
+func (w *wakes) handOver(ctx workflow.Context, server string) error {
 	var record *health.Activities
 	for {
 		if err := settle(ctx); err != nil {
 			return err
 		}
-		seen, next := w.n, ""
+		seen := w.n
+		var next health.Next
 		lctx := local(ctx)
-		if err := workflow.ExecuteLocalActivity(lctx, record.Open, server).Get(lctx, &next); err != nil {
+		if err := workflow.ExecuteLocalActivity(lctx, record.Next, server).Get(lctx, &next); err != nil {
 			return err
 		}
-		if next != "" {
-			return workflow.NewContinueAsNewError(ctx, RepairServer, RepairInput{Repair: next})
-		}
-		if w.n == seen {
+		switch {
+		case next.Repair != "":
+			return workflow.NewContinueAsNewError(ctx, RepairServer, RepairInput{Repair: next.Repair})
+		case next.Attempt > 0:
+			return workflow.NewContinueAsNewError(ctx, OnboardServer, OnboardInput{Server: server, Attempt: next.Attempt})
+		case w.n == seen:
 			return nil
 		}
 	}

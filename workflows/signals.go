@@ -13,6 +13,7 @@ const (
 	SignalTaskEnded    = "task-ended"    // TaskEnded
 	SignalDrained      = "drained"       // Drained
 	SignalRepairOpened = "repair-opened" // RepairOpened, by signal-with-start
+	SignalOnboard      = "onboard"       // OnboardInput, by signal-with-start: the record says that an onboarding began
 )
 
 // PhonedHome says that an attempt's installed system registered.

@@ -85,10 +85,27 @@ func (a *Activities) Begin(ctx context.Context, repair string) (Plan, error) {
 	return p, temporalerr.Wrap(err)
 }
 
-// Open is the id of the server's open repair, "" where there is none.
-func (a *Activities) Open(ctx context.Context, server string) (string, error) {
+// Next is the process that a server is to have when one of its processes ends.
+type Next struct {
+	Repair  string `json:"repair,omitempty"`  // an open repair
+	Attempt int    `json:"attempt,omitempty"` // an onboarding that was begun
+}
+
+// Next reads it. What was opened while another process ran signalled that one, so it looks before it ends.
+func (a *Activities) Next(ctx context.Context, server string) (Next, error) {
 	r, _, err := a.Store.OpenRepair(ctx, server)
-	return r.ID, temporalerr.Wrap(err)
+	if err != nil {
+		return Next{}, temporalerr.Wrap(err)
+	}
+	v, err := a.Store.Server(ctx, server)
+	if err != nil {
+		return Next{}, temporalerr.Wrap(err)
+	}
+	n := Next{Repair: r.ID}
+	if v.Phase == schema.PhaseOnboarding {
+		n.Attempt = v.Attempt
+	}
+	return n, nil
 }
 
 // DrainState is how far a drain has come.

@@ -83,10 +83,13 @@ type Plan struct {
 	Backend string           `json:"backend"`
 }
 
-// Next is the attempt that a fresh onboarding of the server takes. Begin is asked with it, so that Begin can be tried
-// again.
+// Next is the attempt that an onboarding of the server takes: the one that was begun, else the next. Begin is asked with
+// it, so that Begin can be tried again.
 func (a *Activities) Next(ctx context.Context, server string) (int, error) {
 	v, err := a.Store.Server(ctx, server)
+	if v.Phase == schema.PhaseOnboarding {
+		return v.Attempt, nil
+	}
 	return v.Attempt + 1, temporalerr.Wrap(err)
 }
 

@@ -270,7 +270,7 @@ func (tx *Tx) setPhase(v *schema.Server, to schema.Phase, by, why string) error 
 	from := v.Phase
 	v.Phase = to
 	v.FailureCode, v.FailureText, v.FailureRetryable = "", "", false
-	tx.Emit(schema.Event{Kind: schema.EventServerPhase, Subject: v.ID, Server: v.ID, By: by}, map[string]any{"from": from, "to": to, "why": why})
+	tx.Emit(schema.Event{Kind: schema.EventServerPhase, Subject: v.ID, Server: v.ID, By: by}, map[string]any{"from": from, "to": to, "why": why, "attempt": v.Attempt})
 	return tx.saveServer(v)
 }
 
