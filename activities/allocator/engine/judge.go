@@ -149,7 +149,7 @@ func (s *State) judgement(j *job) (Code, uint64) {
 	case WindowAhead:
 		put(v.window.from, v.window.until, int64(mix(v.window.ID)))
 	case NeverFits:
-		put(v.fits.version)
+		put(s.version)
 	case Unhealthy, Fragmented, Capacity:
 		d := s.diagnose(j)
 		put(int64(d.blocks), int64(d.free), int64(d.largest), d.next, int64(d.healed), int64(mix(d.nextJob)))

@@ -17,6 +17,7 @@ type plan struct {
 	bays    []*bay
 	victims []*alloc
 	grace   int64
+	order   int64 // plans of one priority take their turn in the order they were first made
 	cycle   int64 // last cycle that upheld it
 	nodes   []int // accelerators of each bay, to notice a bay that shrank
 }
@@ -30,10 +31,21 @@ type hold struct {
 	from, until int64
 }
 
-// binds says whether a hold stands in the way of a job: a claim always does, a planned start only for jobs that
-// are not of higher priority.
+// binds says whether a hold stands in the way of a job. A claim always does; a planned start does not for a job of
+// higher priority, for one that was planned before, or for one whose place is being freed.
 func (h *hold) binds(a *ask) bool {
-	return h.plan.job != a.job && (h.plan.claim || h.plan.job.Priority >= a.priority)
+	own := a.job.plan
+	switch {
+	case h.plan.job == a.job:
+		return false
+	case h.plan.claim:
+		return true
+	case own != nil && own.claim:
+		return false
+	case h.plan.job.Priority != a.priority:
+		return h.plan.job.Priority > a.priority
+	}
+	return own == nil || h.plan.order < own.order
 }
 
 // roomBesideHolds says whether a node that starts at from and runs until until leaves every hold that binds it what
@@ -235,8 +247,13 @@ func (s *State) uphold(pl *plan) {
 		from = 0
 	}
 	until := plus(max(pl.start, s.now), time.Duration(s.length(pl.job)))
+	if pl.order == 0 {
+		s.planned++
+		pl.order = s.planned
+	}
 	pl.job.plan = pl
-	s.plans = append(s.plans, pl)
+	place, _ := slices.BinarySearchFunc(s.plans, pl.order, func(o *plan, order int64) int { return cmp.Compare(o.order, order) })
+	s.plans = slices.Insert(s.plans, place, pl)
 	for _, b := range pl.bays {
 		b.srv.holds = append(b.srv.holds, &hold{pl, b, k, a.cpu, a.mem, from, until})
 		s.refresh(b.srv)
@@ -356,6 +373,7 @@ func (s *State) reserve(j *job) {
 			cause = ""
 		}
 		s.dropPlan(old, "")
+		pl.order = old.order
 	}
 	s.uphold(pl)
 	s.stats.told = append(s.stats.told, pl.announce(cause))

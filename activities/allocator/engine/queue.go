@@ -105,6 +105,9 @@ func (s *State) SetJob(in Job) {
 		}
 		j.Job = in
 		s.enqueue(j)
+		if j.parked != "" && j.plan != nil {
+			s.dropPlan(j.plan, "the job is not to start for now")
+		}
 		return
 	}
 	j := &job{Job: in, slot: len(s.ring), entered: s.cycle}

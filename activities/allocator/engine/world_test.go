@@ -1,0 +1,487 @@
+package engine_test
+
+import (
+	"errors"
+	"fmt"
+	"os"
+	"slices"
+	"strconv"
+	"testing"
+	"time"
+
+	"pgregory.net/rapid"
+
+	"gpupool/activities/allocator/engine"
+)
+
+// world is a small random pool that keeps every fact it has told, so that the same pool can be built again: to
+// restart the engine, and to ask what would be if one thing were different.
+type world struct {
+	cfg     engine.Config
+	pool    *engine.State
+	now     time.Time
+	facts   []func(*engine.State)
+	servers map[string]engine.Server
+	waiting map[string]engine.Job
+	live    map[string]live
+	quotas  map[string]engine.Quota
+	starts  map[string]time.Time // planned, by job
+	told    map[string]engine.Reason
+	pairs   map[[2]string]int
+	dying   map[string]time.Time
+	budgets map[string]engine.Budget
+	seq     int64
+	spare   int
+}
+
+type live struct {
+	job   engine.Job
+	start engine.Start
+	at    time.Time
+}
+
+func newWorld(cfg engine.Config) *world {
+	cfg.ReasonsPerCycle = -1
+	return &world{
+		cfg: cfg, pool: engine.New(cfg), now: epoch, servers: map[string]engine.Server{}, waiting: map[string]engine.Job{},
+		live: map[string]live{}, quotas: map[string]engine.Quota{}, starts: map[string]time.Time{},
+		told: map[string]engine.Reason{}, pairs: map[[2]string]int{}, dying: map[string]time.Time{},
+		budgets: map[string]engine.Budget{},
+	}
+}
+
+func (w *world) tell(f func(*engine.State)) {
+	w.facts = append(w.facts, f)
+	f(w.pool)
+}
+
+// again builds the same pool by telling it the same facts.
+func (w *world) again() *engine.State {
+	s := engine.New(w.cfg)
+	for _, f := range w.facts {
+		f(s)
+	}
+	return s
+}
+
+func (w *world) setServer(s engine.Server) {
+	w.servers[s.ID] = s
+	w.tell(func(p *engine.State) { p.SetServer(s) })
+}
+
+func (w *world) setJob(j engine.Job) {
+	w.waiting[j.ID] = j
+	w.tell(func(p *engine.State) { p.SetJob(j) })
+}
+
+func (w *world) release(id string) {
+	l := w.live[id]
+	delete(w.live, id)
+	delete(w.dying, id)
+	now := w.now
+	w.tell(func(p *engine.State) { p.Release(id, l.start.Attempt, now) })
+}
+
+// cycle runs one and checks what must hold of it.
+func (w *world) cycle(t *rapid.T) engine.Result {
+	now := w.now
+	w.facts = append(w.facts, func(p *engine.State) { p.Cycle(now) })
+	r := w.pool.Cycle(now)
+	for _, e := range r.Expired {
+		j, ok := w.waiting[e.Job]
+		if !ok || now.Sub(j.Submitted) < j.MaxQueue {
+			t.Fatalf("%s expired after %s of %s", e.Job, now.Sub(j.Submitted), e.MaxQueue)
+		}
+		w.gone(e.Job)
+	}
+	for _, v := range r.Victims {
+		l, ok := w.live[v.Job]
+		winner, waits := w.waiting[v.For]
+		switch {
+		case !ok || !waits:
+			t.Fatalf("victim %s for %s: not running, or the other does not wait", v.Job, v.For)
+		case !l.job.Preemptible:
+			t.Fatalf("victim %s is not preemptible", v.Job)
+		case v.Why == "priority" && l.job.Priority >= winner.Priority:
+			t.Fatalf("victim %s of priority %d for %s of %d", v.Job, l.job.Priority, v.For, winner.Priority)
+		case now.Sub(l.at) < w.cfg.MinRunTime:
+			t.Fatalf("victim %s has run %s of at least %s", v.Job, now.Sub(l.at), w.cfg.MinRunTime)
+		}
+		pair := [2]string{v.For, v.Job}
+		if w.pairs[pair]++; w.pairs[pair] > 1 {
+			t.Fatalf("%s preempts %s again", v.For, v.Job)
+		}
+		w.dying[v.Job] = v.GraceUntil
+	}
+	for _, s := range r.Starts {
+		j, ok := w.waiting[s.Job]
+		if !ok {
+			t.Fatalf("%s starts but does not wait", s.Job)
+		}
+		w.checkStart(t, j, s)
+		w.gone(s.Job)
+		w.live[s.Job] = live{j, s, now}
+	}
+	w.checkDisjoint(t)
+	w.checkLimits(t)
+	if err := w.pool.Check(); err != nil && !errors.Is(err, engine.ErrOverLimit) {
+		t.Fatalf("check: %v", err)
+	}
+	for _, p := range r.Reservations {
+		before, known := w.starts[p.Job]
+		if known && p.Cause == "" && p.Start.After(before) {
+			t.Fatalf("the planned start of %s moved from %s to %s without a cause", p.Job, clock(before), clock(p.Start))
+		}
+		if p.Start.IsZero() {
+			delete(w.starts, p.Job)
+		} else if _, waits := w.waiting[p.Job]; waits {
+			w.starts[p.Job] = p.Start
+		}
+	}
+	for _, why := range r.Reasons {
+		w.told[why.Job] = why
+	}
+	w.checkReasons(t)
+	return r
+}
+
+func (w *world) gone(id string) {
+	delete(w.waiting, id)
+	delete(w.starts, id)
+	delete(w.told, id)
+}
+
+// checkStart: the job got what it asked for, on schedulable devices of the model, close enough together.
+func (w *world) checkStart(t *rapid.T, j engine.Job, s engine.Start) {
+	nodes := max(j.Nodes, 1)
+	if len(s.Places) != nodes {
+		t.Fatalf("%s asks for %d nodes, gets %d", j.ID, nodes, len(s.Places))
+	}
+	seen := map[string]bool{}
+	racks := map[string]bool{}
+	for _, p := range s.Places {
+		srv, ok := w.servers[p.Server]
+		if !ok || !srv.Schedulable || seen[p.Server] {
+			t.Fatalf("%s is placed on server %s: gone, not schedulable, or twice", j.ID, p.Server)
+		}
+		seen[p.Server] = true
+		racks[srv.Rack] = true
+		if want := specs[j.Spec].Accelerators; len(p.Accelerators) != want {
+			t.Fatalf("%s gets %d accelerators on %s, wants %d", j.ID, len(p.Accelerators), p.Server, want)
+		}
+		for _, id := range p.Accelerators {
+			i := slices.IndexFunc(srv.Accelerators, func(a engine.Accelerator) bool { return a.ID == id })
+			if i < 0 || !srv.Accelerators[i].Schedulable || srv.Accelerators[i].Model != specs[j.Spec].Model {
+				t.Fatalf("%s gets accelerator %s of %s: not there, not schedulable or of another model", j.ID, id, p.Server)
+			}
+		}
+	}
+	if j.Same == engine.LevelRack && j.SameRequired && len(racks) > 1 {
+		t.Fatalf("%s must be in one rack, is in %d", j.ID, len(racks))
+	}
+	if j.Held != nil || j.NotBefore.After(w.now) {
+		t.Fatalf("%s starts though it is held or not to start yet", j.ID)
+	}
+}
+
+// checkDisjoint is I1, from what the world itself was told.
+func (w *world) checkDisjoint(t *rapid.T) {
+	by := map[string]string{}
+	for id, l := range w.live {
+		for _, p := range l.start.Places {
+			for _, dev := range p.Accelerators {
+				if other, ok := by[dev]; ok {
+					t.Fatalf("accelerator %s is held by %s and %s", dev, other, id)
+				}
+				by[dev] = id
+			}
+		}
+	}
+}
+
+// checkLimits is I2, from live allocations alone.
+func (w *world) checkLimits(t *rapid.T) {
+	for _, q := range w.quotas {
+		held, fixed := int64(0), int64(0)
+		for _, l := range w.live {
+			if l.job.Tenant == q.Tenant && (q.Project == "" || l.job.Project == q.Project) && specs[l.job.Spec].Model == q.Model {
+				n := int64(max(l.job.Nodes, 1) * specs[l.job.Spec].Accelerators)
+				held += n
+				if !l.job.Preemptible {
+					fixed += n
+				}
+			}
+		}
+		if q.Limit != engine.NoLimit && held > q.Limit {
+			t.Fatalf("%s/%s holds %d of %s, limit %d", q.Tenant, q.Project, held, q.Model, q.Limit)
+		}
+		if q.Guaranteed > 0 && fixed > q.Guaranteed {
+			t.Fatalf("%s/%s holds %d of %s for good, guaranteed %d", q.Tenant, q.Project, fixed, q.Model, q.Guaranteed)
+		}
+	}
+	for _, b := range w.budgets {
+		sum := time.Duration(0)
+		for _, l := range w.live {
+			if l.job.Tenant == b.Tenant {
+				sum += l.start.TimeLimit * time.Duration(max(l.job.Nodes, 1)*specs[l.job.Spec].Accelerators)
+			}
+		}
+		if sum > b.Amount {
+			t.Fatalf("budget %s has %s committed of %s", b.ID, sum, b.Amount)
+		}
+	}
+}
+
+// checkReasons is I3: every waiting job has one reason with the numbers its code requires, and was told of it.
+func (w *world) checkReasons(t *rapid.T) {
+	for id := range w.waiting {
+		why, ok := w.pool.Explain(id)
+		if !ok {
+			t.Fatalf("%s waits, and the engine knows nothing of it", id)
+		}
+		told, ok := w.told[id]
+		if !ok || told.Code != why.Code {
+			t.Fatalf("%s waits %s, was told %q", id, why.Code, told.Code)
+		}
+		if why.Code == engine.NotEvaluated || why.ClearsWhen == "" || why.Class == "" {
+			t.Fatalf("%s waits %+v after a cycle", id, why)
+		}
+		for _, key := range required[why.Code] {
+			if _, ok := why.Detail[key]; !ok {
+				t.Fatalf("%s waits %s without %s: %v", id, why.Code, key, why.Detail)
+			}
+		}
+		switch why.Code {
+		case engine.Behind:
+			if why.Detail["ahead_jobs"].(int) <= 0 || why.Position.Spec != why.Detail["ahead_jobs"].(int) {
+				t.Fatalf("%s is behind %v jobs, position %d", id, why.Detail["ahead_jobs"], why.Position.Spec)
+			}
+		case engine.Capacity:
+			if why.Detail["free"].(int) >= why.Detail["needed"].(int) {
+				t.Fatalf("%s waits CAPACITY %v", id, why.Detail)
+			}
+		case engine.QuotaReached:
+			used, asked, limit := why.Detail["used"].(float64), why.Detail["asked"].(float64), why.Detail["limit"].(float64)
+			if over := used + why.Detail["reserved"].(float64) + asked - limit; over <= 0 || over != why.Detail["over_by"].(float64) {
+				t.Fatalf("%s waits QUOTA %v", id, why.Detail)
+			}
+		case engine.Fragmented:
+			if why.Detail["free_total"].(int) < why.Detail["needed_block"].(int) {
+				t.Fatalf("%s waits FRAGMENTED %v", id, why.Detail)
+			}
+		}
+		if why.ETA == nil && why.NoETA == "" {
+			t.Fatalf("%s has no estimate and no why", id)
+		}
+	}
+}
+
+// required is the details each code must carry (the reference of reason codes).
+var required = map[engine.Code][]string{
+	engine.SpecUnavailable:  {"spec", "known_specs", "retired_at"},
+	engine.NeverFits:        {"asked", "max_possible", "nearest_ok"},
+	engine.DependencyFailed: {"jobs", "states"},
+	engine.Held:             {"by", "why", "note"},
+	engine.QueueStopped:     {"scope", "by", "until"},
+	engine.NotBefore:        {"until", "why"},
+	engine.DependencyWait:   {"jobs", "states"},
+	engine.JobLimit:         {"level", "running", "limit"},
+	engine.QuotaReached:     {"level", "used", "reserved", "asked", "limit", "over_by", "holders"},
+	engine.GuaranteeOnly:    {"guaranteed", "nonpreemptible_used", "asked", "as_preemptible"},
+	engine.BudgetSpent:      {"budget", "spent", "committed", "asked", "remaining", "resets_at", "time_zone"},
+	engine.WindowAhead:      {"window", "starts", "your_limit", "max_limit_that_starts_now"},
+	engine.Behind:           {"ahead_jobs", "ahead_gpus", "head_job", "held_for"},
+	engine.Unhealthy:        {"would_fit_if_healthy", "servers_by_cause", "repair_estimate"},
+	engine.Fragmented:       {"free_total", "largest_block", "needed_block", "level", "after_preempt_largest"},
+	engine.Capacity:         {"free", "needed", "next_release"},
+	engine.Preempting:       {"victims", "grace_until", "released"},
+}
+
+var specs = map[string]engine.Spec{
+	"a1": {Name: "a1", Model: "a", Accelerators: 1, CPU: 2},
+	"a2": {Name: "a2", Model: "a", Accelerators: 2, CPU: 4},
+	"a4": {Name: "a4", Model: "a", Accelerators: 4, CPU: 8},
+	"b1": {Name: "b1", Model: "b", Accelerators: 1, CPU: 6},
+	"b2": {Name: "b2", Model: "b", Accelerators: 2, CPU: 4},
+}
+
+func specNames() []string { return []string{"a1", "a2", "a4", "b1", "b2"} }
+
+func drawWorld(t *rapid.T) *world {
+	order := engine.FairShare
+	if rapid.Bool().Draw(t, "fifo") {
+		order = engine.FIFO
+	}
+	w := newWorld(engine.Config{
+		Order: order, Placement: rapid.SampledFrom([]engine.Placement{engine.LeastFragmentation, engine.BestFit, engine.Spread}).Draw(t, "placement"),
+		MinRunTime:   time.Duration(rapid.IntRange(0, 2).Draw(t, "min run")) * time.Minute,
+		NoPreemption: rapid.IntRange(0, 3).Draw(t, "no preemption") == 0,
+		Reservations: rapid.IntRange(1, 4).Draw(t, "reservations"),
+		AssumedLimit: 30 * time.Minute,
+	})
+	for _, name := range specNames() {
+		w.tell(func(p *engine.State) { p.SetSpec(specs[name]) })
+	}
+	for i := range rapid.IntRange(1, 6).Draw(t, "servers") {
+		w.setServer(w.drawServer(t, fmt.Sprintf("s%d", i)))
+	}
+	for _, tenant := range []string{"x", "y"} {
+		for _, model := range []string{"a", "b"} {
+			if rapid.IntRange(0, 2).Draw(t, "quota") > 0 {
+				continue
+			}
+			q := engine.Quota{Tenant: tenant, Model: model, Limit: engine.NoLimit}
+			if rapid.Bool().Draw(t, "limited") {
+				q.Limit = int64(rapid.IntRange(0, 8).Draw(t, "limit"))
+			}
+			if rapid.IntRange(0, 2).Draw(t, "guaranteed") == 0 {
+				q.Guaranteed = int64(rapid.IntRange(1, 6).Draw(t, "guarantee"))
+			}
+			w.quotas[tenant+model] = q
+			w.tell(func(p *engine.State) { p.SetQuota(q) })
+		}
+	}
+	if rapid.IntRange(0, 3).Draw(t, "budget") == 0 {
+		b := engine.Budget{ID: "bx", Tenant: "x", Amount: time.Duration(rapid.IntRange(1, 20).Draw(t, "amount")) * time.Hour, At: epoch}
+		w.budgets[b.ID] = b
+		w.tell(func(p *engine.State) { p.SetBudget(b) })
+	}
+	return w
+}
+
+func (w *world) drawServer(t *rapid.T, id string) engine.Server {
+	s := engine.Server{
+		ID: id, Region: "r", Site: "s", Rack: rapid.SampledFrom([]string{"r1", "r2", ""}).Draw(t, "rack"), CPU: 16, Schedulable: true,
+	}
+	model := rapid.SampledFrom([]string{"a", "a", "b"}).Draw(t, "model")
+	for i := range rapid.SampledFrom([]int{1, 2, 4}).Draw(t, "accelerators") {
+		s.Accelerators = append(s.Accelerators, engine.Accelerator{ID: id + "-" + strconv.Itoa(i), Model: model, Index: i, Schedulable: true})
+	}
+	return s
+}
+
+func (w *world) drawJob(t *rapid.T) engine.Job {
+	w.seq++
+	j := engine.Job{
+		ID: fmt.Sprintf("j%d", w.seq), Tenant: rapid.SampledFrom([]string{"x", "y"}).Draw(t, "tenant"),
+		Project: rapid.SampledFrom([]string{"", "p"}).Draw(t, "project"), Spec: rapid.SampledFrom(specNames()).Draw(t, "spec"),
+		Nodes: rapid.SampledFrom([]int{1, 1, 1, 2, 3}).Draw(t, "nodes"), Priority: rapid.IntRange(0, 2).Draw(t, "priority"),
+		Seq: w.seq, Submitted: w.now, Attempt: 1, Preemptible: rapid.Bool().Draw(t, "preemptible"),
+		TimeLimit: time.Duration(rapid.SampledFrom([]int{0, 1, 5, 20, 60}).Draw(t, "limit")) * time.Minute,
+	}
+	if len(w.budgets) > 0 && j.TimeLimit == 0 {
+		j.TimeLimit = 10 * time.Minute
+	}
+	if j.Nodes > 1 {
+		j.Same = rapid.SampledFrom([]engine.Level{"", engine.LevelRack}).Draw(t, "same")
+		j.SameRequired = j.Same != "" && rapid.Bool().Draw(t, "required")
+	}
+	switch rapid.IntRange(0, 12).Draw(t, "special") {
+	case 0:
+		j.Held = &engine.Hold{By: "user", Why: "asked"}
+	case 1:
+		j.NotBefore = w.now.Add(3 * time.Minute)
+	case 2:
+		j.MaxQueue = 5 * time.Minute
+	}
+	return j
+}
+
+// step is one random event: a fact, or the passing of time, and then a cycle.
+func (w *world) step(t *rapid.T) {
+	switch rapid.IntRange(0, 9).Draw(t, "event") {
+	case 0, 1, 2, 3:
+		for range rapid.IntRange(1, 3).Draw(t, "burst") {
+			w.setJob(w.drawJob(t))
+		}
+	case 4, 5:
+		if ids := sortedKeys(w.live); len(ids) > 0 {
+			id := rapid.SampledFrom(ids).Draw(t, "ends")
+			w.release(id)
+		}
+	case 6:
+		id := rapid.SampledFrom(sortedKeys(w.servers)).Draw(t, "server")
+		s := w.servers[id]
+		s.Accelerators = slices.Clone(s.Accelerators)
+		i := rapid.IntRange(-1, len(s.Accelerators)-1).Draw(t, "device")
+		if i < 0 {
+			s.Schedulable = !s.Schedulable
+			s.WhyNot = "cordoned"
+		} else {
+			s.Accelerators[i].Schedulable = !s.Accelerators[i].Schedulable
+			s.Accelerators[i].WhyNot = "XID 79"
+		}
+		w.setServer(s)
+	case 7:
+		w.now = w.now.Add(time.Duration(rapid.IntRange(1, 300).Draw(t, "seconds")) * time.Second)
+	case 8:
+		if ids := sortedKeys(w.waiting); len(ids) > 0 {
+			id := rapid.SampledFrom(ids).Draw(t, "cancelled")
+			w.gone(id)
+			w.tell(func(p *engine.State) { p.RemoveJob(id) })
+		}
+	case 9:
+		if ids := sortedKeys(w.waiting); len(ids) > 0 {
+			j := w.waiting[rapid.SampledFrom(ids).Draw(t, "changed")]
+			if j.Held == nil {
+				j.Held = &engine.Hold{By: "user", Why: "asked"}
+			} else {
+				j.Held = nil
+			}
+			w.setJob(j)
+		}
+	}
+	// Victims end when their grace is over, and wait again in their old place; limits are kept.
+	for _, id := range sortedKeys(w.live) {
+		l := w.live[id]
+		grace, told := w.dying[id]
+		switch {
+		case told && !w.now.Before(grace):
+			w.release(id)
+			j := l.job
+			j.Attempt++
+			w.setJob(j)
+		case l.start.TimeLimit > 0 && w.now.Sub(l.at) >= l.start.TimeLimit:
+			w.release(id)
+		}
+	}
+	w.cycle(t)
+}
+
+// worlds is how many random worlds a test looks at: GPUPOOL_WORLDS sets it for a soak.
+func worlds(t *testing.T) int {
+	if v := os.Getenv("GPUPOOL_WORLDS"); v != "" {
+		n, err := strconv.Atoi(v)
+		if err != nil {
+			t.Fatalf("GPUPOOL_WORLDS=%q: want a number", v)
+		}
+		return n
+	}
+	return 10000
+}
+
+// TestRandomWorldsHoldTheInvariants checks I1 to I3 and every rule of reasons after each of a few random events.
+func TestRandomWorldsHoldTheInvariants(t *testing.T) {
+	t.Parallel()
+	n := 0
+	rapidCheck(t, worlds(t), func(t *rapid.T) {
+		n++
+		w := drawWorld(t)
+		for range rapid.IntRange(2, 12).Draw(t, "events") {
+			w.step(t)
+		}
+		// Nothing new, nothing done: and no reason changes without an event.
+		if r := w.cycle(t); len(r.Starts)+len(r.Victims)+len(r.Reasons)+len(r.Reservations) > 0 {
+			t.Fatalf("a cycle without a new fact decided %+v", r)
+		}
+	})
+	t.Logf("%d worlds", n)
+}
+
+// rapidCheck runs a property a given number of times; rapid's own flag is for the whole binary.
+func rapidCheck(t *testing.T, checks int, prop func(*rapid.T)) {
+	t.Helper()
+	for done := 0; done < checks && !t.Failed(); done += 100 {
+		rapid.Check(t, prop)
+	}
+}
