@@ -106,6 +106,9 @@ func TopicJob(id string) string { return "job/" + id }
 // TopicServer wakes at each event about the server.
 func TopicServer(id string) string { return "server/" + id }
 
+// TopicTenant wakes at each event that is the tenant's to see.
+func TopicTenant(name string) string { return "tenant/" + name }
+
 // TopicTasks wakes when there is work for the server's agent.
 func TopicTasks(server string) string { return "tasks/" + server }
 
@@ -121,6 +124,13 @@ func (s *Store) Watch(topic string) *Watch { return s.hub.watch(topic) }
 
 // Close ends the watch.
 func (w *Watch) Close() { w.hub.drop(w) }
+
+// Nudge wakes a topic's watches of this process where no event does: an agent's output makes none.
+func (s *Store) Nudge(topic string) {
+	s.hub.mu.Lock()
+	defer s.hub.mu.Unlock()
+	s.hub.wake(topic)
+}
 
 // hub hands what was committed to those who watch for it, without asking the database. On PostgreSQL it also hears
 // of other processes' events, by listen.
@@ -161,6 +171,9 @@ func (h *hub) publish(events []schema.Event) {
 	for _, e := range events {
 		if e.Job != "" {
 			h.wake(TopicJob(e.Job))
+		}
+		if e.Tenant != "" {
+			h.wake(TopicTenant(e.Tenant))
 		}
 		if e.Server != "" {
 			h.wake(TopicServer(e.Server))

@@ -1,0 +1,100 @@
+package api
+
+import (
+	"encoding/json"
+	"strings"
+
+	"gpupool/api/auth"
+	"gpupool/api/contract"
+	"gpupool/schema"
+	"gpupool/schema/store"
+)
+
+func toServer(v schema.Server) contract.Server {
+	out := contract.Server{Id: v.ID, Name: v.Name, Region: v.Region, Site: v.Site, Rack: v.Rack, Unit: v.Unit, Serial: v.Serial, Uuid: v.UUID, Manufacturer: v.Manufacturer, Product: v.Product,
+		Macs: []string{}, Arch: v.Arch, BmcAddress: v.BMCAddress, BmcProtocol: v.BMCProtocol, Model: v.Model, Accelerators: v.Accelerators, Cpus: v.CPUs, MemoryBytes: v.MemoryBytes,
+		Profile: v.Profile, Backend: v.Backend, NvlinkDomain: v.NVLinkDomain, Phase: v.Phase, Attempt: v.Attempt, Step: v.Step, Protected: v.Protected, Epoch: v.Epoch,
+		AgentSeen: v.AgentSeen, BootId: v.BootID, CreatedAt: v.CreatedAt, UpdatedAt: v.UpdatedAt, Version: v.Version}
+	if v.MACs != "" {
+		out.Macs = strings.Split(v.MACs, ",")
+	}
+	if v.FailureCode != "" {
+		out.Failure = &contract.Failure{Step: v.Step, Code: v.FailureCode, Text: v.FailureText, Retryable: v.FailureRetryable}
+	}
+	return out
+}
+
+func toServers(vs []schema.Server) []contract.Server { return each(vs, toServer) }
+
+func each[A, B any](in []A, f func(A) B) []B {
+	out := make([]B, len(in))
+	for i, a := range in {
+		out[i] = f(a)
+	}
+	return out
+}
+
+// some is never nil, so that an empty list is [] and not null.
+func some[A any](in []A) []A {
+	if in == nil {
+		return []A{}
+	}
+	return in
+}
+
+func fromNewServer(n contract.NewServer) store.NewServer {
+	return store.NewServer{Name: n.Name, Region: n.Region, Site: n.Site, Rack: n.Rack, Unit: n.Unit, Serial: n.Serial, MACs: n.Macs, Arch: n.Arch, BMCAddress: n.BmcAddress, BMCProtocol: n.BmcProtocol,
+		BMCUsername: n.BmcUsername, BMCPassword: n.BmcPassword, Model: n.Model, Accelerators: n.Accelerators, CPUs: n.Cpus, MemoryBytes: n.MemoryBytes, Profile: n.Profile, Backend: n.Backend, NVLinkDomain: n.NvlinkDomain}
+}
+
+// toJob shows a job to id. The environment often holds secrets: it is the tenant's and the operator's only.
+func toJob(j schema.Job, id auth.Identity) contract.Job {
+	out := contract.Job{Id: j.ID, Tenant: j.Tenant, Project: j.Project, Name: j.Name, Spec: j.Spec, Model: j.Model, Nodes: j.Nodes, PerNode: j.PerNode, Accelerators: j.Accelerators(), Priority: j.Priority,
+		Preemptible: j.Preemptible, Same: j.Same, SameRequired: j.SameRequired, Region: j.Region, Command: []string{}, Env: map[string]string{}, WorkDir: j.WorkDir, TimeLimitMs: j.TimeLimit,
+		MaxQueueMs: j.MaxQueue, GraceMs: j.Grace, NotBefore: j.NotBefore, Held: j.Held, HeldBy: j.HeldBy, RequeueLimit: j.RequeueLimit, State: j.State, Attempt: j.Attempt, Requeues: j.Requeues,
+		Cause: j.Cause, ExitCode: j.ExitCode, SubmittedBy: j.SubmittedBy, SubmittedAt: j.SubmittedAt, StartedAt: j.StartedAt, EndedAt: j.EndedAt, Version: j.Version}
+	_ = json.Unmarshal([]byte(j.Command), &out.Command) // written by SubmitJob; an unreadable one shows as none
+	if !id.Pool() || id.Role == schema.RoleOperator {
+		_ = json.Unmarshal([]byte(j.Env), &out.Env)
+	}
+	if r, ok := store.Reason(j.Reason); ok && j.State == schema.JobQueued {
+		if !id.Pool() {
+			r = redact(r, id.Tenant)
+		}
+		out.Reason = &r
+	}
+	return out
+}
+
+func toAttempt(a schema.Attempt, devices []schema.Allocation) contract.Attempt {
+	return contract.Attempt{Job: a.Job, Attempt: a.Attempt, Outcome: a.Outcome, Cause: a.Cause, ExitCode: a.ExitCode, Epoch: a.Epoch, AllocatedAt: a.AllocatedAt, RunningAt: a.RunningAt,
+		StoppingAt: a.StoppingAt, StopWhy: a.StopWhy, ReleasedAt: a.ReleasedAt, Devices: some(devices)}
+}
+
+func counts[K ~string](in map[K]int) map[string]int {
+	out := make(map[string]int, len(in))
+	for k, n := range in {
+		out[string(k)] = n
+	}
+	return out
+}
+
+func toOverview(o store.Overview) contract.Overview {
+	return contract.Overview{At: o.At, Servers: counts(o.Phases), Jobs: counts(o.Jobs), Queue: counts(o.Reasons), Failures: toServers(o.Failures), Repairs: some(o.Repairs),
+		Models: each(o.Models, func(m store.ModelOverview) contract.ModelOverview {
+			return contract.ModelOverview{Model: m.Model, Installed: m.Installed, Allocated: m.Allocated, Idle: m.Idle, Cordoned: m.Cordoned, Draining: m.Draining, Repairing: m.Repairing, Unhealthy: m.Unhealthy}
+		})}
+}
+
+func toUsageRow(r store.UsageRow) contract.UsageRow {
+	return contract.UsageRow{Keys: r.Keys, GpuMs: r.GPUMillis, LaunchGpuMs: r.LaunchMillis, RunningGpuMs: r.RunningMillis, DrainGpuMs: r.DrainMillis, CreditGpuMs: r.CreditMillis, Intervals: r.Intervals}
+}
+
+// val is what p points to, or the zero value.
+func val[A any](p *A) A {
+	if p == nil {
+		var zero A
+		return zero
+	}
+	return *p
+}

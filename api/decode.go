@@ -1,0 +1,176 @@
+package api
+
+import (
+	"bytes"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"mime"
+	"net/http"
+	"strings"
+	"time"
+
+	"github.com/gin-gonic/gin"
+
+	"gpupool/schema"
+)
+
+// readBody reads a request's body of at most limit bytes, within bodyWithin.
+func readBody(c *gin.Context, limit int64) ([]byte, error) {
+	rc := http.NewResponseController(c.Writer)
+	_ = rc.SetReadDeadline(time.Now().Add(bodyWithin)) // not every writer has one (tests, the console's)
+	defer func() { _ = rc.SetReadDeadline(time.Time{}) }()
+	b, err := io.ReadAll(http.MaxBytesReader(c.Writer, c.Request.Body, limit))
+	var big *http.MaxBytesError
+	if errors.As(err, &big) {
+		return nil, &schema.Error{Code: schema.CodeInvalid, Field: "body", Message: fmt.Sprintf("it is longer than %d bytes", limit), Hint: "send less at once"}
+	}
+	if err != nil {
+		return nil, &schema.Error{Code: schema.CodeInvalid, Field: "body", Message: "it ended early", Hint: "send it whole, within 30 s", Err: err}
+	}
+	return b, nil
+}
+
+// mediaType is the request's content type without its parameters.
+func mediaType(c *gin.Context) string {
+	m, _, err := mime.ParseMediaType(c.GetHeader("Content-Type"))
+	if err != nil {
+		return ""
+	}
+	return m
+}
+
+// decode reads a JSON body into v and is strict; optional says that no body means the zero value.
+func decode(c *gin.Context, v any, optional bool) error {
+	b, err := readBody(c, maxBody)
+	if err != nil {
+		return err
+	}
+	if len(bytes.TrimSpace(b)) == 0 && optional {
+		return nil
+	}
+	if m := mediaType(c); m != "application/json" { // also keeps other sites' plain forms out
+		return &schema.Error{Code: schema.CodeInvalid, Field: "Content-Type", Message: fmt.Sprintf("%q is not taken here", m), Hint: "application/json"}
+	}
+	return strict(b, v, "")
+}
+
+// strict decodes one JSON value: an unknown field, a field twice, a number that does not fit exactly and text behind
+// the value are refused. at is put before the names of fields.
+func strict(b []byte, v any, at string) error {
+	if err := once(b, at); err != nil {
+		return err
+	}
+	d := json.NewDecoder(bytes.NewReader(b))
+	d.DisallowUnknownFields()
+	err := d.Decode(v)
+	if err == nil {
+		return nil
+	}
+	var kind *json.UnmarshalTypeError
+	var moment *time.ParseError
+	switch {
+	case errors.As(err, &kind):
+		if kind.Field == "" {
+			return &schema.Error{Code: schema.CodeInvalid, Field: strings.TrimSuffix(at, "."), Message: "it is a " + kind.Value, Hint: "an object"}
+		}
+		value, right := kind.Value, "a "+goWord(kind.Type.String())
+		if n, ok := strings.CutPrefix(value, "number "); ok {
+			return schema.Invalid(at+kind.Field, json.Number(n), right+", written without fraction or exponent, in range")
+		}
+		return &schema.Error{Code: schema.CodeInvalid, Field: at + kind.Field, Message: "it is a " + value, Hint: right}
+	case strings.HasPrefix(err.Error(), "json: unknown field "):
+		name := strings.Trim(strings.TrimPrefix(err.Error(), "json: unknown field "), `"`)
+		return &schema.Error{Code: schema.CodeInvalid, Field: at + name, Message: "there is no such field", Hint: "see /openapi.yaml; names are in lower case"}
+	case errors.As(err, &moment):
+		return &schema.Error{Code: schema.CodeInvalid, Field: strings.TrimSuffix(at, "."), Message: fmt.Sprintf("%q is not a moment", moment.Value), Hint: "RFC 3339, like 2026-11-30T08:00:00Z"}
+	}
+	return &schema.Error{Code: schema.CodeInvalid, Field: cmpOr(strings.TrimSuffix(at, "."), "body"), Message: "it is not the JSON that is wanted: " + strings.TrimPrefix(err.Error(), "json: "), Hint: "see /openapi.yaml"}
+}
+
+func cmpOr(a, b string) string {
+	if a != "" {
+		return a
+	}
+	return b
+}
+
+func goWord(t string) string {
+	switch {
+	case strings.HasPrefix(t, "int"):
+		return "whole number"
+	case t == "bool":
+		return "true or false"
+	case strings.HasPrefix(t, "["):
+		return "list"
+	case strings.HasPrefix(t, "map") || strings.HasPrefix(t, "contract."):
+		return "object"
+	default:
+		return "text"
+	}
+}
+
+// maxDepth is deeper than any body of the contract.
+const maxDepth = 16
+
+// once walks the tokens of one JSON value and refuses a field that comes twice in an object: which one counts is not
+// said by RFC 8259, so a reader behind us could see another value than we checked.
+func once(b []byte, at string) error {
+	d := json.NewDecoder(bytes.NewReader(b))
+	d.UseNumber()
+	field := cmpOr(strings.TrimSuffix(at, "."), "body")
+	bad := func(err error) error {
+		if errors.Is(err, io.EOF) || errors.Is(err, io.ErrUnexpectedEOF) {
+			return &schema.Error{Code: schema.CodeInvalid, Field: field, Message: "it is empty or ends early", Hint: "one whole JSON value"}
+		}
+		return &schema.Error{Code: schema.CodeInvalid, Field: field, Message: "it is not JSON: " + err.Error(), Hint: "one JSON value"}
+	}
+	type level struct {
+		names map[string]bool // of an object; nil for a list
+		name  bool            // the next token is a name
+	}
+	var stack []level
+	for {
+		t, err := d.Token()
+		if err != nil {
+			return bad(err)
+		}
+		top := len(stack) - 1
+		if delim, ok := t.(json.Delim); ok {
+			switch delim {
+			case '{':
+				if top >= 0 {
+					stack[top].name = stack[top].names != nil
+				}
+				stack = append(stack, level{names: map[string]bool{}, name: true})
+			case '[':
+				if top >= 0 {
+					stack[top].name = stack[top].names != nil
+				}
+				stack = append(stack, level{})
+			default:
+				stack = stack[:top]
+			}
+			if len(stack) > maxDepth {
+				return &schema.Error{Code: schema.CodeInvalid, Field: field, Message: "it is nested too deep", Hint: fmt.Sprintf("at most %d levels", maxDepth)}
+			}
+		} else if top >= 0 && stack[top].names != nil {
+			if stack[top].name {
+				name, _ := t.(string)
+				if stack[top].names[name] {
+					return &schema.Error{Code: schema.CodeInvalid, Field: at + name, Message: "it is there twice", Hint: "each field once"}
+				}
+				stack[top].names[name] = true
+			}
+			stack[top].name = !stack[top].name
+		}
+		if len(stack) == 0 {
+			break
+		}
+	}
+	if _, err := d.Token(); !errors.Is(err, io.EOF) {
+		return &schema.Error{Code: schema.CodeInvalid, Field: field, Message: "there is more behind the JSON value", Hint: "one JSON value"}
+	}
+	return nil
+}

@@ -1,0 +1,191 @@
+package api
+
+import (
+	"net/http"
+	"slices"
+
+	"github.com/gin-gonic/gin"
+
+	"gpupool/api/auth"
+	"gpupool/api/contract"
+	"gpupool/schema"
+	"gpupool/schema/store"
+)
+
+// ListSpecs lists by name.
+func (s *Server) ListSpecs(c *gin.Context) {
+	list, err := s.c.Store.Specs(c.Request.Context())
+	s.done(c, http.StatusOK, contract.SpecList{Items: some(list)}, err)
+}
+
+// CreateSpec makes a spec.
+func (s *Server) CreateSpec(c *gin.Context) {
+	var in contract.NewSpec
+	if err := decode(c, &in, false); err != nil {
+		s.fail(c, err)
+		return
+	}
+	sp, err := s.c.Store.CreateSpec(c.Request.Context(), me(c).Name, store.NewSpec{Name: in.Name, Model: in.Model, Accelerators: in.Accelerators, CPUs: in.Cpus, MemoryBytes: in.MemoryBytes, Description: in.Description})
+	s.done(c, http.StatusCreated, sp, err)
+}
+
+// GetSpec reads one.
+func (s *Server) GetSpec(c *gin.Context, name contract.TheSpec) {
+	sp, err := s.c.Store.Spec(c.Request.Context(), name)
+	s.done(c, http.StatusOK, sp, err)
+}
+
+// RetireSpec takes it out of use for new jobs.
+func (s *Server) RetireSpec(c *gin.Context, name contract.TheSpec) {
+	sp, err := s.c.Store.RetireSpec(c.Request.Context(), me(c).Name, name)
+	s.done(c, http.StatusOK, sp, err)
+}
+
+// ListTenants lists by name; a tenant's caller sees its own.
+func (s *Server) ListTenants(c *gin.Context) {
+	list, err := s.c.Store.Tenants(c.Request.Context())
+	id := me(c)
+	list = slices.DeleteFunc(list, func(t schema.Tenant) bool { return !id.Sees(t.Name, id.Project) })
+	s.done(c, http.StatusOK, contract.TenantList{Items: some(list)}, err)
+}
+
+// CreateTenant makes one.
+func (s *Server) CreateTenant(c *gin.Context) {
+	var in contract.NewTenant
+	if err := decode(c, &in, false); err != nil {
+		s.fail(c, err)
+		return
+	}
+	t, err := s.c.Store.CreateTenant(c.Request.Context(), me(c).Name, in.Name, in.MaxPriority)
+	s.done(c, http.StatusCreated, t, err)
+}
+
+// GetTenant reads one.
+func (s *Server) GetTenant(c *gin.Context, name contract.TheTenant) {
+	if _, _, err := scope(c, &name, nil); err != nil {
+		s.fail(c, err)
+		return
+	}
+	t, err := s.c.Store.Tenant(c.Request.Context(), name)
+	s.done(c, http.StatusOK, t, err)
+}
+
+// UpdateTenant changes the cap of its jobs' priority.
+func (s *Server) UpdateTenant(c *gin.Context, name contract.TheTenant) {
+	var in contract.TenantChange
+	if err := decode(c, &in, false); err != nil {
+		s.fail(c, err)
+		return
+	}
+	t, err := s.c.Store.SetTenantPriority(c.Request.Context(), me(c).Name, name, in.MaxPriority)
+	s.done(c, http.StatusOK, t, err)
+}
+
+// ListProjects lists by name; a member of one project sees that.
+func (s *Server) ListProjects(c *gin.Context, tenant contract.TheTenant) {
+	ctx := c.Request.Context()
+	_, _, err := scope(c, &tenant, nil)
+	if err == nil {
+		_, err = s.c.Store.Tenant(ctx, tenant)
+	}
+	if err != nil {
+		s.fail(c, err)
+		return
+	}
+	list, err := s.c.Store.Projects(ctx, tenant)
+	id := me(c)
+	list = slices.DeleteFunc(list, func(p schema.Project) bool { return !id.Sees(p.Tenant, p.Name) })
+	s.done(c, http.StatusOK, contract.ProjectList{Items: some(list)}, err)
+}
+
+// CreateProject makes one; a tenant's admin of its own tenant.
+func (s *Server) CreateProject(c *gin.Context, tenant contract.TheTenant) {
+	var in contract.NewProject
+	err := decode(c, &in, false)
+	if err == nil {
+		_, _, err = scope(c, &tenant, nil)
+	}
+	if err != nil {
+		s.fail(c, err)
+		return
+	}
+	p, err := s.c.Store.CreateProject(c.Request.Context(), me(c).Name, tenant, in.Name)
+	s.done(c, http.StatusCreated, p, err)
+}
+
+// ListQuotas lists by tenant, project and model. A member of one project sees the tenant's and that project's: both
+// hold its jobs.
+func (s *Server) ListQuotas(c *gin.Context, p contract.ListQuotasParams) {
+	t, pr, err := scope(c, p.Tenant, nil)
+	if err != nil {
+		s.fail(c, err)
+		return
+	}
+	list, err := s.c.Store.Quotas(c.Request.Context(), t)
+	if pr != "" {
+		list = slices.DeleteFunc(list, func(q schema.Quota) bool { return q.Project != "" && q.Project != pr })
+	}
+	s.done(c, http.StatusOK, contract.QuotaList{Items: some(list)}, err)
+}
+
+// SetQuota sets one.
+func (s *Server) SetQuota(c *gin.Context) {
+	var in contract.NewQuota
+	if err := decode(c, &in, false); err != nil {
+		s.fail(c, err)
+		return
+	}
+	q, err := s.c.Store.SetQuota(c.Request.Context(), me(c).Name, in.Tenant, in.Project, in.Model, in.Guaranteed, in.Limit)
+	s.done(c, http.StatusOK, q, err)
+}
+
+// DeleteQuota removes one.
+func (s *Server) DeleteQuota(c *gin.Context, p contract.DeleteQuotaParams) {
+	if err := s.c.Store.DeleteQuota(c.Request.Context(), me(c).Name, p.Tenant, val(p.Project), p.Model); err != nil {
+		s.fail(c, err)
+		return
+	}
+	c.Status(http.StatusNoContent)
+}
+
+// ListTokens lists by name, without secrets; a tenant's admin those of its tenant.
+func (s *Server) ListTokens(c *gin.Context) {
+	list, err := s.c.Store.Tokens(c.Request.Context(), me(c).Tenant)
+	s.done(c, http.StatusOK, contract.TokenList{Items: some(list)}, err)
+}
+
+// CreateToken makes one. A tenant's admin makes members and viewers of its own tenant, and admins like itself.
+func (s *Server) CreateToken(c *gin.Context) {
+	var in contract.NewToken
+	if err := decode(c, &in, false); err != nil {
+		s.fail(c, err)
+		return
+	}
+	id := me(c)
+	if !id.Pool() {
+		if in.Tenant == "" {
+			in.Tenant = id.Tenant
+		}
+		if in.Tenant != id.Tenant {
+			s.fail(c, schema.NotFound("tenant", in.Tenant))
+			return
+		}
+		if auth.Kind(in.Role, in.Tenant)&(auth.TenantAdmin|auth.TenantMember|auth.TenantViewer) == 0 {
+			s.fail(c, &schema.Error{Code: schema.CodeForbidden, Field: "role", Message: "a tenant's admin can't make a token of the role " + string(in.Role), Hint: "tenant-admin, tenant-member or viewer"})
+			return
+		}
+	}
+	t, secret, err := s.c.Store.CreateToken(c.Request.Context(), id.Name, store.NewToken{Name: in.Name, Role: in.Role, Tenant: in.Tenant, Project: in.Project, ExpiresAt: in.ExpiresAt})
+	s.done(c, http.StatusCreated, contract.TokenSecret{Token: t, Secret: secret}, err)
+}
+
+// RevokeToken ends one; a tenant's admin one of its tenant.
+func (s *Server) RevokeToken(c *gin.Context, idOrName string) {
+	t, err := s.c.Store.RevokeToken(c.Request.Context(), me(c).Name, idOrName, me(c).Tenant)
+	if err != nil {
+		s.fail(c, err)
+		return
+	}
+	s.auth.Forget(t.ID)
+	c.Status(http.StatusNoContent)
+}

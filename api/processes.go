@@ -1,0 +1,49 @@
+package api
+
+import (
+	"context"
+
+	"gpupool/schema"
+)
+
+// OnboardOptions say how a server is to be onboarded.
+type OnboardOptions struct {
+	Profile string // install profile; empty = the server's own
+}
+
+// RepairDone is a technician's word that a repair's work is done.
+type RepairDone struct {
+	OldSerial, NewSerial string // of the part taken out and put in; empty = not told
+	Note                 string
+	By                   string
+}
+
+// Processes are the durable processes behind people's verbs. A refusal is a *schema.Error (CodeConflict, CodeUnsafe,
+// CodeInvalid) that says why, and comes before anything has changed. Methods return once the verb is taken, not done.
+type Processes interface {
+	// StartOnboarding starts OnboardServer under the id server/<id>; CodeConflict where a process of the server runs.
+	StartOnboarding(ctx context.Context, server schema.Server, by string, o OnboardOptions) error
+	RetryStep(ctx context.Context, server schema.Server, by string) error
+	SkipStep(ctx context.Context, server schema.Server, step schema.Step, reason, by string) error
+	AbortOnboarding(ctx context.Context, server schema.Server, by string) error
+	RepairDone(ctx context.Context, repair schema.Repair, done RepairDone) error
+}
+
+// noProcesses answers where this process has no way to the workflows.
+type noProcesses struct{}
+
+var errNoProcesses = &schema.Error{Code: schema.CodeUnavailable, Message: "this API has no connection to the workflows", Hint: "ask an operator to look at the API's configuration"}
+
+func (noProcesses) StartOnboarding(context.Context, schema.Server, string, OnboardOptions) error {
+	return errNoProcesses
+}
+func (noProcesses) RetryStep(context.Context, schema.Server, string) error { return errNoProcesses }
+func (noProcesses) SkipStep(context.Context, schema.Server, schema.Step, string, string) error {
+	return errNoProcesses
+}
+func (noProcesses) AbortOnboarding(context.Context, schema.Server, string) error {
+	return errNoProcesses
+}
+func (noProcesses) RepairDone(context.Context, schema.Repair, RepairDone) error {
+	return errNoProcesses
+}

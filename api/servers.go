@@ -1,0 +1,350 @@
+package api
+
+import (
+	"context"
+	"fmt"
+	"net/http"
+	"slices"
+	"strings"
+
+	"github.com/gin-gonic/gin"
+
+	"gpupool/api/contract"
+	"gpupool/schema"
+	"gpupool/schema/store"
+)
+
+// page cuts a sorted list to what follows the entry named after, at most limit; next is the name of the last, where
+// there is more.
+func page[A any](all []A, name func(A) string, after *string, limit *int) (out []A, next string, err error) {
+	n, err := limitOf(limit)
+	if err != nil {
+		return nil, "", err
+	}
+	if a := val(after); a != "" {
+		i := slices.IndexFunc(all, func(x A) bool { return name(x) == a })
+		if i < 0 {
+			return nil, "", schema.Invalid("after", a, "the next of a page before")
+		}
+		all = all[i+1:]
+	}
+	if len(all) > n {
+		return all[:n], name(all[n-1]), nil
+	}
+	return some(all), "", nil
+}
+
+// ListServers lists servers by name.
+func (s *Server) ListServers(c *gin.Context, p contract.ListServersParams) {
+	f := store.ServerFilter{Region: val(p.Region), Site: val(p.Site), Rack: val(p.Rack), Phase: val(p.Phase)}
+	if f.Phase != "" && !schema.Phases.Valid(f.Phase) {
+		s.fail(c, schema.Invalid("phase", string(f.Phase), fmt.Sprintf("one of %v", schema.Phases.States())))
+		return
+	}
+	all, err := s.c.Store.Servers(c.Request.Context(), f)
+	if err != nil {
+		s.fail(c, err)
+		return
+	}
+	if m := val(p.Model); m != "" {
+		all = slices.DeleteFunc(all, func(v schema.Server) bool { return v.Model != m })
+	}
+	list, next, err := page(all, func(v schema.Server) string { return v.Name }, p.After, p.Limit)
+	s.done(c, http.StatusOK, contract.ServerList{Items: toServers(list), Next: next}, err)
+}
+
+// EnrollServer enrols one.
+func (s *Server) EnrollServer(c *gin.Context) {
+	var in contract.NewServer
+	if err := decode(c, &in, false); err != nil {
+		s.fail(c, err)
+		return
+	}
+	out, err := s.c.Store.EnrollServers(c.Request.Context(), me(c).Name, s.c.Ring, []store.NewServer{fromNewServer(in)})
+	if err != nil {
+		s.fail(c, err)
+		return
+	}
+	c.Header("Location", "/v1/servers/"+out[0].ID)
+	s.reply(c, http.StatusCreated, toServer(out[0]))
+}
+
+// EnrollServers enrols many, all or none.
+func (s *Server) EnrollServers(c *gin.Context) {
+	in, err := readServers(c)
+	if err != nil {
+		s.fail(c, err)
+		return
+	}
+	out, err := s.c.Store.EnrollServers(c.Request.Context(), me(c).Name, s.c.Ring, each(in, fromNewServer))
+	s.done(c, http.StatusCreated, contract.ServerList{Items: toServers(out)}, err)
+}
+
+// GetServer reads one, or waits for it to change.
+func (s *Server) GetServer(c *gin.Context, id contract.TheServer, p contract.GetServerParams) {
+	ctx := c.Request.Context()
+	v, err := s.c.Store.Server(ctx, id)
+	if err == nil && p.Wait != nil {
+		err = s.changed(ctx, store.TopicServer(v.ID), p.Wait, p.Since, func() (int64, bool, error) {
+			v, err = s.c.Store.Server(ctx, v.ID)
+			return v.Version, schema.Phases.Final(v.Phase), err
+		})
+	}
+	if err != nil {
+		s.fail(c, err)
+		return
+	}
+	s.tagged(c, v.Version, toServer(v))
+}
+
+// ListSteps lists the steps of an onboarding attempt.
+func (s *Server) ListSteps(c *gin.Context, id contract.TheServer, p contract.ListStepsParams) {
+	ctx := c.Request.Context()
+	v, err := s.c.Store.Server(ctx, id)
+	if err != nil {
+		s.fail(c, err)
+		return
+	}
+	attempt := val(p.Attempt)
+	if attempt < 0 || attempt > v.Attempt {
+		s.fail(c, schema.Invalid("attempt", attempt, fmt.Sprintf("1 to %d, or 0 for the latest", v.Attempt)))
+		return
+	}
+	if attempt == 0 {
+		attempt = v.Attempt
+	}
+	steps, err := s.c.Store.StepRuns(ctx, v.ID, attempt)
+	s.done(c, http.StatusOK, contract.StepList{Attempt: attempt, Items: some(steps)}, err)
+}
+
+// act does something to a server and answers the server as it then is.
+func (s *Server) act(c *gin.Context, id string, status int, do func(ctx context.Context, v schema.Server) error) {
+	ctx := c.Request.Context()
+	v, err := s.c.Store.Server(ctx, id)
+	if err == nil {
+		if err = do(ctx, v); err == nil {
+			v, err = s.c.Store.Server(ctx, v.ID)
+		}
+	}
+	s.done(c, status, toServer(v), err)
+}
+
+// OnboardServer starts onboarding.
+func (s *Server) OnboardServer(c *gin.Context, id contract.TheServer) {
+	var in contract.OnboardOptions
+	if err := decode(c, &in, true); err != nil {
+		s.fail(c, err)
+		return
+	}
+	if in.Profile != "" && !store.NamePattern.MatchString(in.Profile) {
+		s.fail(c, schema.Invalid("profile", in.Profile, "an install profile's name"))
+		return
+	}
+	s.act(c, id, http.StatusAccepted, func(ctx context.Context, v schema.Server) error {
+		// Asked here too, so that the refusal is at once; the process asks again at the moment it acts.
+		if v.Phase == schema.PhaseOnboarding {
+			return schema.Conflict("server "+v.Name+" is onboarding already", "watch it; where it has stopped, retry or skip the step, or abort")
+		}
+		if err := schema.Phases.Check("server "+v.Name, v.Phase, schema.PhaseOnboarding); err != nil {
+			return err
+		}
+		if v.Protected {
+			return schema.Unsafe("server "+v.Name+" is protected", "lift the flag with unprotect, if it may really be wiped")
+		}
+		return s.c.Processes.StartOnboarding(ctx, v, me(c).Name, OnboardOptions{Profile: in.Profile})
+	})
+}
+
+// onboarding refuses a verb of onboarding on a server that is not.
+func onboarding(v schema.Server) error {
+	if v.Phase != schema.PhaseOnboarding {
+		return schema.Conflict(fmt.Sprintf("server %s is %s, not onboarding", v.Name, v.Phase), "there is no step to act on")
+	}
+	return nil
+}
+
+// RetryStep tries the stopped step again.
+func (s *Server) RetryStep(c *gin.Context, id contract.TheServer) {
+	s.act(c, id, http.StatusAccepted, func(ctx context.Context, v schema.Server) error {
+		if err := onboarding(v); err != nil {
+			return err
+		}
+		return s.c.Processes.RetryStep(ctx, v, me(c).Name)
+	})
+}
+
+// SkipStep goes on without the named step.
+func (s *Server) SkipStep(c *gin.Context, id contract.TheServer) {
+	var in contract.SkipStep
+	err := decode(c, &in, false)
+	if err == nil && !slices.Contains(schema.Steps, in.Step) {
+		err = schema.Invalid("step", string(in.Step), fmt.Sprintf("one of %v", schema.Steps))
+	}
+	if err == nil {
+		err = why(in.Reason)
+	}
+	if err != nil {
+		s.fail(c, err)
+		return
+	}
+	s.act(c, id, http.StatusAccepted, func(ctx context.Context, v schema.Server) error {
+		if err := onboarding(v); err != nil {
+			return err
+		}
+		return s.c.Processes.SkipStep(ctx, v, in.Step, in.Reason, me(c).Name)
+	})
+}
+
+func why(reason string) error {
+	if strings.TrimSpace(reason) == "" || len(reason) > 1000 {
+		return schema.Invalid("reason", reason, "why, in 1 to 1000 bytes: the next person reads it")
+	}
+	return nil
+}
+
+// AbortOnboarding stops onboarding and undoes it.
+func (s *Server) AbortOnboarding(c *gin.Context, id contract.TheServer) {
+	s.act(c, id, http.StatusAccepted, func(ctx context.Context, v schema.Server) error {
+		if err := onboarding(v); err != nil {
+			return err
+		}
+		return s.c.Processes.AbortOnboarding(ctx, v, me(c).Name)
+	})
+}
+
+// accelerator finds one of the server's by id or serial; empty stays empty.
+func (s *Server) accelerator(ctx context.Context, v schema.Server, idOrSerial string) (string, error) {
+	if idOrSerial == "" {
+		return "", nil
+	}
+	all, err := s.c.Store.Accelerators(ctx, store.AcceleratorFilter{Server: v.ID})
+	if err != nil {
+		return "", err
+	}
+	for _, a := range all {
+		if a.ID == idOrSerial || a.Serial == idOrSerial {
+			return a.ID, nil
+		}
+	}
+	return "", schema.NotFound("accelerator of server "+v.Name, idOrSerial)
+}
+
+// CordonServer keeps new jobs off.
+func (s *Server) CordonServer(c *gin.Context, id contract.TheServer) {
+	var in contract.NewCordon
+	err := decode(c, &in, false)
+	if err == nil {
+		err = why(in.Reason)
+	}
+	if err != nil {
+		s.fail(c, err)
+		return
+	}
+	ctx := c.Request.Context()
+	v, err := s.c.Store.Server(ctx, id)
+	if err != nil {
+		s.fail(c, err)
+		return
+	}
+	acc, err := s.accelerator(ctx, v, in.Accelerator)
+	if err != nil {
+		s.fail(c, err)
+		return
+	}
+	cordon, err := s.c.Store.Cordon(ctx, v.ID, acc, schema.CordonOperator, me(c).Name, in.Reason)
+	s.done(c, http.StatusOK, cordon, err)
+}
+
+// UncordonServer lifts the operator's cordon.
+func (s *Server) UncordonServer(c *gin.Context, id contract.TheServer) {
+	var in contract.Uncordon
+	if err := decode(c, &in, true); err != nil {
+		s.fail(c, err)
+		return
+	}
+	s.act(c, id, http.StatusOK, func(ctx context.Context, v schema.Server) error {
+		acc, err := s.accelerator(ctx, v, in.Accelerator)
+		if err != nil {
+			return err
+		}
+		return s.c.Store.Uncordon(ctx, v.ID, acc, schema.CordonOperator, me(c).Name)
+	})
+}
+
+// DrainServer lets running jobs end.
+func (s *Server) DrainServer(c *gin.Context, id contract.TheServer) {
+	var in contract.Why
+	err := decode(c, &in, false)
+	if err == nil {
+		err = why(in.Reason)
+	}
+	if err != nil {
+		s.fail(c, err)
+		return
+	}
+	s.act(c, id, http.StatusAccepted, func(ctx context.Context, v schema.Server) error {
+		return s.c.Store.Drain(ctx, v.ID, me(c).Name, in.Reason)
+	})
+}
+
+// UndrainServer takes a drain back.
+func (s *Server) UndrainServer(c *gin.Context, id contract.TheServer) {
+	s.act(c, id, http.StatusOK, func(ctx context.Context, v schema.Server) error {
+		return s.c.Store.Undrain(ctx, v.ID, me(c).Name)
+	})
+}
+
+// ProtectServer refuses every destructive step from now on.
+func (s *Server) ProtectServer(c *gin.Context, id contract.TheServer) { s.protect(c, id, true) }
+
+// UnprotectServer allows them again.
+func (s *Server) UnprotectServer(c *gin.Context, id contract.TheServer) { s.protect(c, id, false) }
+
+func (s *Server) protect(c *gin.Context, id string, on bool) {
+	s.act(c, id, http.StatusOK, func(ctx context.Context, v schema.Server) error {
+		return s.c.Store.Protect(ctx, v.ID, on, me(c).Name)
+	})
+}
+
+// serverID turns a query's id or name into the id; empty stays empty.
+func (s *Server) serverID(ctx context.Context, idOrName *string) (string, error) {
+	if val(idOrName) == "" {
+		return "", nil
+	}
+	v, err := s.c.Store.Server(ctx, *idOrName)
+	return v.ID, err
+}
+
+// ListAccelerators lists by server and index.
+func (s *Server) ListAccelerators(c *gin.Context, p contract.ListAcceleratorsParams) {
+	ctx := c.Request.Context()
+	f := store.AcceleratorFilter{Model: val(p.Model), Health: val(p.Health)}
+	if f.Health != "" && !schema.Healths.Valid(f.Health) {
+		s.fail(c, schema.Invalid("health", string(f.Health), fmt.Sprintf("one of %v", schema.Healths.States())))
+		return
+	}
+	var err error
+	if f.Server, err = s.serverID(ctx, p.Server); err != nil {
+		s.fail(c, err)
+		return
+	}
+	all, err := s.c.Store.Accelerators(ctx, f)
+	if err != nil {
+		s.fail(c, err)
+		return
+	}
+	list, next, err := page(all, func(a schema.Accelerator) string { return a.ID }, p.After, p.Limit)
+	s.done(c, http.StatusOK, contract.AcceleratorList{Items: list, Next: next}, err)
+}
+
+// ListCordons lists the live ones.
+func (s *Server) ListCordons(c *gin.Context, p contract.ListCordonsParams) {
+	ctx := c.Request.Context()
+	id, err := s.serverID(ctx, p.Server)
+	if err != nil {
+		s.fail(c, err)
+		return
+	}
+	list, err := s.c.Store.Cordons(ctx, id)
+	s.done(c, http.StatusOK, contract.CordonList{Items: some(list)}, err)
+}

@@ -1,0 +1,162 @@
+package api
+
+import (
+	"bytes"
+	"encoding/csv"
+	"net/http"
+	"strconv"
+	"strings"
+
+	"github.com/gin-gonic/gin"
+
+	"gpupool/api/auth"
+	"gpupool/api/contract"
+	"gpupool/schema"
+	"gpupool/schema/store"
+)
+
+// GetUsage sums the ledger, as JSON or CSV.
+func (s *Server) GetUsage(c *gin.Context, p contract.GetUsageParams) {
+	t, pr, err := scope(c, p.Tenant, p.Project)
+	if err != nil {
+		s.fail(c, err)
+		return
+	}
+	q := store.UsageQuery{Tenant: t, Project: pr, To: s.c.Store.Now(), By: []string{}, Live: val(p.Live)}
+	if p.From != nil {
+		q.From = schema.At(*p.From)
+	}
+	if p.To != nil {
+		q.To = schema.At(*p.To)
+	}
+	if p.By != nil {
+		q.By = *p.By
+	}
+	rows, err := s.c.Store.Usage(c.Request.Context(), q)
+	if err != nil {
+		s.fail(c, err)
+		return
+	}
+	if c.NegotiateFormat("application/json", "text/csv") == "text/csv" {
+		b, err := usageCSV(q.By, rows)
+		if err != nil {
+			s.fail(c, err)
+			return
+		}
+		c.Header("Content-Disposition", `attachment; filename="usage.csv"`)
+		c.Data(http.StatusOK, "text/csv; charset=utf-8", b)
+		return
+	}
+	out := contract.Usage{From: q.From, To: q.To, By: q.By, Items: each(rows, toUsageRow)}
+	for _, r := range rows {
+		out.TotalGpuMs += r.GPUMillis
+	}
+	s.reply(c, http.StatusOK, out)
+}
+
+// usageCSV has one column a key and then the sums in GPU-milliseconds, and in GPU-hours for people.
+func usageCSV(by []string, rows []store.UsageRow) ([]byte, error) {
+	var b bytes.Buffer
+	w := csv.NewWriter(&b)
+	if err := w.Write(append(append([]string{}, by...), "gpu_ms", "launch_gpu_ms", "running_gpu_ms", "drain_gpu_ms", "credit_gpu_ms", "intervals", "gpu_hours")); err != nil {
+		return nil, err
+	}
+	for _, r := range rows {
+		var line []string
+		for _, k := range by {
+			line = append(line, plain(r.Keys[k]))
+		}
+		for _, n := range []int64{r.GPUMillis, r.LaunchMillis, r.RunningMillis, r.DrainMillis, r.CreditMillis, int64(r.Intervals)} {
+			line = append(line, strconv.FormatInt(n, 10))
+		}
+		if err := w.Write(append(line, strconv.FormatFloat(r.GPUHours(), 'f', 6, 64))); err != nil {
+			return nil, err
+		}
+	}
+	w.Flush()
+	return b.Bytes(), w.Error()
+}
+
+// plain keeps a spreadsheet from taking a name for a formula.
+func plain(s string) string {
+	if s != "" && strings.ContainsAny(s[:1], "=+-@\t\r") {
+		return "'" + s
+	}
+	return s
+}
+
+// hardware are the kinds of events that a technician reads.
+var hardware = []schema.EventKind{schema.EventServerEnrolled, schema.EventServerPhase, schema.EventServerStep, schema.EventServerFailure, schema.EventServerCordoned, schema.EventServerUncordoned,
+	schema.EventServerProtected, schema.EventServerIdentified, schema.EventServerPhonedHome, schema.EventServerAgent, schema.EventServerDrained, schema.EventServerDiscovered,
+	schema.EventAcceleratorSeen, schema.EventAcceleratorHealth, schema.EventAcceleratorGone, schema.EventFault, schema.EventFaultCleared, schema.EventRepairOpened, schema.EventRepairState,
+	schema.EventRepairDone, schema.EventBoot}
+
+// ListEvents gives events as a page, a long-poll or a stream.
+func (s *Server) ListEvents(c *gin.Context, p contract.ListEventsParams) {
+	id := me(c)
+	t, _, err := scope(c, p.Tenant, nil)
+	if err != nil {
+		s.fail(c, err)
+		return
+	}
+	f := store.EventFilter{Job: val(p.Job), Tenant: t}
+	topic := store.TopicAll
+	if id.Pool() {
+		if f.Server, err = s.serverID(c.Request.Context(), p.Server); err != nil {
+			s.fail(c, err)
+			return
+		}
+	} else if val(p.Server) != "" {
+		s.fail(c, schema.NotFound("server", *p.Server))
+		return
+	}
+	if id.Project != "" && f.Job == "" { // events know the tenant, not the project: such a caller reads its jobs one by one
+		s.fail(c, &schema.Error{Code: schema.CodeForbidden, Field: "job", Message: "this token sees one project, and events are by tenant", Hint: "name a job, or use /v1/jobs/{job}/events"})
+		return
+	}
+	if f.Job != "" {
+		if _, err := s.job(c.Request.Context(), c, f.Job); err != nil {
+			s.fail(c, err)
+			return
+		}
+	}
+	if p.Kind != nil {
+		for _, k := range *p.Kind {
+			if k != "" {
+				f.Kinds = append(f.Kinds, schema.EventKind(k))
+			}
+		}
+	}
+	if auth.Kind(id.Role, id.Tenant) == auth.Technician {
+		f.Kinds = within(f.Kinds, hardware)
+	}
+	switch {
+	case f.Job != "":
+		topic = store.TopicJob(f.Job)
+	case f.Server != "":
+		topic = store.TopicServer(f.Server)
+	case f.Tenant != "":
+		topic = store.TopicTenant(f.Tenant)
+	}
+	s.events(c, eventsOf{topic: topic, filter: f, after: p.After, tail: val(p.Tail), wait: p.Wait, limit: p.Limit})
+}
+
+// within is what of asked is allowed; all that is allowed where nothing is asked. Where they have nothing in common it
+// is a kind that no event has.
+func within(asked, allowed []schema.EventKind) []schema.EventKind {
+	if len(asked) == 0 {
+		return allowed
+	}
+	var out []schema.EventKind
+	for _, k := range asked {
+		for _, a := range allowed {
+			if k == a {
+				out = append(out, k)
+			}
+		}
+	}
+	if len(out) == 0 {
+		return []schema.EventKind{"none"}
+	}
+	return out
+}
