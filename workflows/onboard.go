@@ -78,11 +78,11 @@ func (o *onboarding) begin(ctx workflow.Context, in OnboardInput) error {
 	var record *install.Activities
 	ctx = local(ctx)
 	if in.Attempt == 0 {
-		if err := workflow.ExecuteLocalActivity(ctx, record.Next, in.Server).Get(ctx, &in.Attempt); err != nil {
+		if err := workflow.ExecuteLocalActivity(ctx, record.NextAttempt, in.Server).Get(ctx, &in.Attempt); err != nil {
 			return err
 		}
 	}
-	if err := workflow.ExecuteLocalActivity(ctx, record.Begin, in).Get(ctx, &o.plan); err != nil {
+	if err := workflow.ExecuteLocalActivity(ctx, record.BeginOnboarding, in).Get(ctx, &o.plan); err != nil {
 		return err
 	}
 	o.tries = map[schema.Step]int{}
@@ -154,7 +154,7 @@ func (o *onboarding) waitForPerson(ctx workflow.Context, f schema.StepFailure) (
 	var record *install.Activities
 	lctx := local(ctx)
 	fail := install.FailInput{Server: o.plan.Server, Attempt: o.plan.Attempt, Step: o.step, Failure: f}
-	if err := workflow.ExecuteLocalActivity(lctx, record.Fail, fail).Get(lctx, nil); err != nil {
+	if err := workflow.ExecuteLocalActivity(lctx, record.FailStep, fail).Get(lctx, nil); err != nil {
 		return false, err
 	}
 	o.retry, o.skip, o.failure = nil, nil, &f
@@ -180,7 +180,7 @@ func (o *onboarding) waitForPerson(ctx workflow.Context, f schema.StepFailure) (
 func (o *onboarding) record(ctx workflow.Context, state schema.StepState, detail string) error {
 	var record *install.Activities
 	ctx = local(ctx)
-	return workflow.ExecuteLocalActivity(ctx, record.Step, install.StepInput{Server: o.plan.Server, Attempt: o.plan.Attempt, Step: o.step, State: state, Detail: detail}).Get(ctx, nil)
+	return workflow.ExecuteLocalActivity(ctx, record.RecordStep, install.StepInput{Server: o.plan.Server, Attempt: o.plan.Attempt, Step: o.step, State: state, Detail: detail}).Get(ctx, nil)
 }
 
 func (o *onboarding) end() install.EndInput {
@@ -209,7 +209,7 @@ func (o *onboarding) provision(ctx workflow.Context) (schema.StepOutcome, error)
 	var site *bmc.Activities
 	var armed install.Armed
 	core := atCore(ctx, time.Second)
-	if err := workflow.ExecuteActivity(core, record.Arm, o.end()).Get(core, &armed); err != nil {
+	if err := workflow.ExecuteActivity(core, record.ArmServer, o.end()).Get(core, &armed); err != nil {
 		return schema.StepOutcome{}, err
 	}
 	if armed.Installed {
@@ -248,7 +248,7 @@ func (o *onboarding) diagnose(ctx workflow.Context, armed install.Armed) (schema
 	var record *install.Activities
 	var look bmc.Look
 	at := atSite(ctx, o.plan.Site, o.plan.Timing.BMC)
-	if err := workflow.ExecuteActivity(at, site.Look, o.plan.Server).Get(at, &look); err != nil {
+	if err := workflow.ExecuteActivity(at, site.LookAtServer, o.plan.Server).Get(at, &look); err != nil {
 		if ctx.Err() != nil {
 			return schema.StepOutcome{}, err
 		}
@@ -256,7 +256,7 @@ func (o *onboarding) diagnose(ctx workflow.Context, armed install.Armed) (schema
 	}
 	var f schema.StepFailure
 	core := atCore(ctx, time.Second)
-	err := workflow.ExecuteActivity(core, record.Diagnose, install.DiagnoseInput{Server: o.plan.Server, Attempt: o.plan.Attempt, Since: armed.At, Waited: o.plan.Timing.PhoneHome,
+	err := workflow.ExecuteActivity(core, record.DiagnoseBoot, install.DiagnoseInput{Server: o.plan.Server, Attempt: o.plan.Attempt, Since: armed.At, Waited: o.plan.Timing.PhoneHome,
 		Power: string(look.Power), Progress: look.Progress, Health: look.Health, Override: look.Override, BMCError: look.Error}).Get(core, &f)
 	return failed(f), err
 }
@@ -267,11 +267,11 @@ func (o *onboarding) undoProvision(ctx workflow.Context) string {
 	var site *bmc.Activities
 	var left []string
 	lctx := local(ctx)
-	if err := workflow.ExecuteLocalActivity(lctx, record.Disarm, o.end()).Get(lctx, nil); err != nil {
+	if err := workflow.ExecuteLocalActivity(lctx, record.DisarmServer, o.end()).Get(lctx, nil); err != nil {
 		left = append(left, "it may still be armed: "+failureOf(err).Text)
 	}
 	at := atSite(ctx, o.plan.Site, o.plan.Timing.Undo)
-	if err := workflow.ExecuteActivity(at, site.ClearOverride, o.plan.Server).Get(at, nil); err != nil {
+	if err := workflow.ExecuteActivity(at, site.ClearBootOverride, o.plan.Server).Get(at, nil); err != nil {
 		left = append(left, "its boot override may still stand: "+failureOf(err).Text)
 	}
 	return strings.Join(left, "; ")
@@ -331,7 +331,7 @@ func (o *onboarding) burnIn(ctx workflow.Context) (schema.StepOutcome, error) {
 func (o *onboarding) register(ctx workflow.Context) (out schema.StepOutcome, err error) {
 	var record *install.Activities
 	ctx = local(ctx)
-	err = workflow.ExecuteLocalActivity(ctx, record.Finish, o.end()).Get(ctx, &out)
+	err = workflow.ExecuteLocalActivity(ctx, record.FinishOnboarding, o.end()).Get(ctx, &out)
 	return out, err
 }
 
@@ -352,5 +352,5 @@ func (o *onboarding) undo(ctx workflow.Context) error {
 	ctx = local(ctx)
 	in := o.end()
 	in.By, in.Why = by, why
-	return workflow.ExecuteLocalActivity(ctx, record.Abort, in).Get(ctx, nil)
+	return workflow.ExecuteLocalActivity(ctx, record.AbortOnboarding, in).Get(ctx, nil)
 }

@@ -26,7 +26,7 @@ func RepairServer(ctx workflow.Context, in RepairInput) error {
 	}
 	var record *health.Activities
 	lctx := local(ctx)
-	if err := workflow.ExecuteLocalActivity(lctx, record.Begin, in.Repair).Get(lctx, &r.plan); err != nil {
+	if err := workflow.ExecuteLocalActivity(lctx, record.BeginRepair, in.Repair).Get(lctx, &r.plan); err != nil {
 		return answered(ctx, err)
 	}
 	r.state = r.plan.State
@@ -87,7 +87,7 @@ func (r *repairing) drain(ctx workflow.Context) error {
 		var d health.DrainState
 		drained, err := r.await(ctx, limit, func(ctx workflow.Context) (bool, error) {
 			ctx = local(ctx)
-			err := workflow.ExecuteLocalActivity(ctx, record.Drained, r.plan.Repair).Get(ctx, &d)
+			err := workflow.ExecuteLocalActivity(ctx, record.RepairDrained, r.plan.Repair).Get(ctx, &d)
 			return d.Drained, err
 		})
 		if err != nil || drained {
@@ -118,7 +118,7 @@ func (r *repairing) cutPower(ctx workflow.Context) error {
 		return r.callPerson(ctx, f.Code, fmt.Sprintf("%s is silent, holds jobs, and its power could not be cut: %s. Switch it off by hand", r.plan.Name, f.Text))
 	}
 	lctx := local(ctx)
-	return workflow.ExecuteLocalActivity(lctx, record.PoweredOff, r.plan.Server, "the server's agent was silent; its power was cut").Get(lctx, nil)
+	return workflow.ExecuteLocalActivity(lctx, record.EndTasks, r.plan.Server, "the server's agent was silent; its power was cut").Get(lctx, nil)
 }
 
 // powerCycle tries the one thing that may cure a server that hangs, before a technician walks. If its agent comes back,
@@ -129,7 +129,7 @@ func (r *repairing) powerCycle(ctx workflow.Context) error {
 	var record *health.Activities
 	lctx := local(ctx)
 	var before node.Heard
-	if err := workflow.ExecuteLocalActivity(lctx, agent.Agent, r.plan.Server).Get(lctx, &before); err != nil {
+	if err := workflow.ExecuteLocalActivity(lctx, agent.AgentHeard, r.plan.Server).Get(lctx, &before); err != nil {
 		return err
 	}
 	for _, f := range []any{site.PowerOff, site.PowerOn} {
@@ -145,7 +145,7 @@ func (r *repairing) powerCycle(ctx workflow.Context) error {
 	back, err := r.await(ctx, r.plan.Timing.AgentBack, func(ctx workflow.Context) (bool, error) {
 		var now node.Heard
 		ctx = local(ctx)
-		err := workflow.ExecuteLocalActivity(ctx, agent.Agent, r.plan.Server).Get(ctx, &now)
+		err := workflow.ExecuteLocalActivity(ctx, agent.AgentHeard, r.plan.Server).Get(ctx, &now)
 		return now.BootID != before.BootID, err
 	})
 	if err != nil {
@@ -154,7 +154,7 @@ func (r *repairing) powerCycle(ctx workflow.Context) error {
 	if !back {
 		return r.callPerson(ctx, schema.FailAgent, fmt.Sprintf("%s was power-cycled and its agent was not heard of within %s: look at its console", r.plan.Name, r.plan.Timing.AgentBack))
 	}
-	if err := workflow.ExecuteLocalActivity(lctx, record.SelfCured, r.plan.Repair, "a power cycle brought its agent back").Get(lctx, nil); err != nil {
+	if err := workflow.ExecuteLocalActivity(lctx, record.RepairSelfCured, r.plan.Repair, "a power cycle brought its agent back").Get(lctx, nil); err != nil {
 		return err
 	}
 	r.state = schema.RepairVerifying
@@ -180,7 +180,7 @@ func (r *repairing) prove(ctx workflow.Context) error {
 	var record *health.Activities
 	lctx := local(ctx)
 	var p health.Proof
-	if err := workflow.ExecuteLocalActivity(lctx, record.Verifying, r.plan.Repair).Get(lctx, &p); err != nil {
+	if err := workflow.ExecuteLocalActivity(lctx, record.BeginProof, r.plan.Repair).Get(lctx, &p); err != nil {
 		return err
 	}
 	out, err := r.verify(ctx, p)
@@ -194,7 +194,7 @@ func (r *repairing) prove(ctx workflow.Context) error {
 		r.state = schema.RepairReturned
 		return nil
 	}
-	if err := workflow.ExecuteLocalActivity(lctx, record.Unproven, r.plan.Repair, out.Failure.Text).Get(lctx, nil); err != nil {
+	if err := workflow.ExecuteLocalActivity(lctx, record.RepairUnproven, r.plan.Repair, out.Failure.Text).Get(lctx, nil); err != nil {
 		return err
 	}
 	r.state = schema.RepairWaiting
@@ -235,7 +235,7 @@ func (r *repairing) verify(ctx workflow.Context, p health.Proof) (schema.StepOut
 		}
 		var out schema.StepOutcome
 		lctx := local(ctx)
-		err = workflow.ExecuteLocalActivity(lctx, record.Return, r.plan.Repair, test.ID).Get(lctx, &out)
+		err = workflow.ExecuteLocalActivity(lctx, record.RepairReturn, r.plan.Repair, test.ID).Get(lctx, &out)
 		return out, err
 	}
 }
@@ -257,7 +257,7 @@ func (r *repairing) ask(kind schema.TaskKind, try int) node.Ask {
 func (r *repairing) locate(ctx workflow.Context, on bool) {
 	var site *bmc.Activities
 	at := atSite(ctx, r.plan.Site, time.Minute)
-	if err := workflow.ExecuteActivity(at, site.Locate, r.plan.Server, on).Get(at, nil); err != nil && !temporal.IsCanceledError(err) {
+	if err := workflow.ExecuteActivity(at, site.LocateLight, r.plan.Server, on).Get(at, nil); err != nil && !temporal.IsCanceledError(err) {
 		workflow.GetLogger(ctx).Warn("the locator light could not be set", "server", r.plan.Server, "on", on, "error", err)
 	}
 }
@@ -265,7 +265,7 @@ func (r *repairing) locate(ctx workflow.Context, on bool) {
 func (r *repairing) callPerson(ctx workflow.Context, code schema.FailureCode, text string) error {
 	var record *health.Activities
 	ctx = local(ctx)
-	return workflow.ExecuteLocalActivity(ctx, record.Stuck, r.plan.Repair, code, text).Get(ctx, nil)
+	return workflow.ExecuteLocalActivity(ctx, record.CallPerson, r.plan.Repair, code, text).Get(ctx, nil)
 }
 
 // listen takes the technician's words.
@@ -275,7 +275,7 @@ func (r *repairing) listen(ctx workflow.Context) error {
 	err := workflow.SetUpdateHandlerWithOptions(ctx, UpdateDone, func(ctx workflow.Context, v Done) error {
 		ctx = once(ctx)
 		in := health.DoneInput{Repair: r.plan.Repair, OldSerial: v.OldSerial, NewSerial: v.NewSerial, Note: v.Note, By: v.By}
-		if err := workflow.ExecuteLocalActivity(ctx, record.Done, in).Get(ctx, nil); err != nil {
+		if err := workflow.ExecuteLocalActivity(ctx, record.RepairDone, in).Get(ctx, nil); err != nil {
 			return refuse(err)
 		}
 		r.state = schema.RepairVerifying
@@ -287,7 +287,7 @@ func (r *repairing) listen(ctx workflow.Context) error {
 	return workflow.SetUpdateHandlerWithOptions(ctx, UpdateCouldNotFix, func(ctx workflow.Context, v CouldNotFix) error {
 		ctx = once(ctx)
 		in := health.DoneInput{Repair: r.plan.Repair, Note: v.Note, By: v.By}
-		return refuse(workflow.ExecuteLocalActivity(ctx, record.CouldNotFix, in).Get(ctx, nil))
+		return refuse(workflow.ExecuteLocalActivity(ctx, record.RepairCouldNotFix, in).Get(ctx, nil))
 	}, workflow.UpdateHandlerOptions{Validator: func(workflow.Context, CouldNotFix) error { return r.waiting("could-not-fix") }})
 }
 

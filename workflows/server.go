@@ -116,13 +116,13 @@ func (w *wakes) work(ctx workflow.Context, ask node.Ask, limit time.Duration) (n
 	var agent *node.Activities
 	var state node.State
 	done, err := w.await(ctx, limit, func(ctx workflow.Context) (bool, error) {
-		err := workflow.ExecuteLocalActivity(local(ctx), agent.Do, ask).Get(ctx, &state)
+		err := workflow.ExecuteLocalActivity(local(ctx), agent.AskAgent, ask).Get(ctx, &state)
 		return state.Ended, err
 	})
 	if err != nil || !done {
 		aside, cancel := workflow.NewDisconnectedContext(ctx)
 		defer cancel()
-		_ = workflow.ExecuteLocalActivity(local(aside), agent.Drop, ask.ID).Get(aside, nil) // it ends with its process at the latest
+		_ = workflow.ExecuteLocalActivity(local(aside), agent.DropTask, ask.ID).Get(aside, nil) // it ends with its process at the latest
 	}
 	if err != nil {
 		return state, err
@@ -152,7 +152,7 @@ func (w *wakes) handOver(ctx workflow.Context, server string) error {
 		seen := w.n
 		var next health.Next
 		lctx := local(ctx)
-		if err := workflow.ExecuteLocalActivity(lctx, record.Next, server).Get(lctx, &next); err != nil {
+		if err := workflow.ExecuteLocalActivity(lctx, record.NextProcess, server).Get(lctx, &next); err != nil {
 			return err
 		}
 		switch {

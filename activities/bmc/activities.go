@@ -228,9 +228,9 @@ func (a *Activities) BootFromNetwork(ctx context.Context, act Act) (string, erro
 	})
 }
 
-// ClearOverride lets the server boot by its own order again: the undo of BootFromNetwork. It takes no right: it only
+// ClearBootOverride lets the server boot by its own order again: the undo of BootFromNetwork. It takes no right: it only
 // takes danger away.
-func (a *Activities) ClearOverride(ctx context.Context, server string) error {
+func (a *Activities) ClearBootOverride(ctx context.Context, server string) error {
 	_, err := beating(ctx, func(ctx context.Context) (string, error) {
 		c, _, err := a.client(ctx, server)
 		if err != nil {
@@ -241,8 +241,8 @@ func (a *Activities) ClearOverride(ctx context.Context, server string) error {
 	return err
 }
 
-// Locate turns the locator light on or off. A machine without one is no failure.
-func (a *Activities) Locate(ctx context.Context, server string, on bool) error {
+// LocateLight turns the locator light on or off. A machine without one is no failure.
+func (a *Activities) LocateLight(ctx context.Context, server string, on bool) error {
 	_, err := beating(ctx, func(ctx context.Context) (string, error) {
 		c, _, err := a.client(ctx, server)
 		if err != nil {
@@ -265,8 +265,8 @@ type Look struct {
 	Error    string     `json:"error,omitempty"`    // why the BMC could not be asked
 }
 
-// Look reads it. An unreachable BMC is an answer here, not an error: the diagnosis goes on without it.
-func (a *Activities) Look(ctx context.Context, server string) (Look, error) {
+// LookAtServer reads it. An unreachable BMC is an answer here, not an error: the diagnosis goes on without it.
+func (a *Activities) LookAtServer(ctx context.Context, server string) (Look, error) {
 	return beating(ctx, func(ctx context.Context) (Look, error) {
 		c, _, err := a.client(ctx, server)
 		if err != nil {

@@ -65,8 +65,8 @@ type Plan struct {
 	Timing Timing `json:"timing"`
 }
 
-// Begin reads it. A process that begins in the middle goes on from the state.
-func (a *Activities) Begin(ctx context.Context, repair string) (Plan, error) {
+// BeginRepair reads it. A process that begins in the middle goes on from the state.
+func (a *Activities) BeginRepair(ctx context.Context, repair string) (Plan, error) {
 	r, err := a.Store.Repair(ctx, repair)
 	if err != nil {
 		return Plan{}, temporalerr.Wrap(err)
@@ -91,8 +91,8 @@ type Next struct {
 	Attempt int    `json:"attempt,omitempty"` // an onboarding that was begun
 }
 
-// Next reads it. What was opened while another process ran signalled that one, so it looks before it ends.
-func (a *Activities) Next(ctx context.Context, server string) (Next, error) {
+// NextProcess reads it. What was opened while another process ran signalled that one, so it looks before it ends.
+func (a *Activities) NextProcess(ctx context.Context, server string) (Next, error) {
 	r, _, err := a.Store.OpenRepair(ctx, server)
 	if err != nil {
 		return Next{}, temporalerr.Wrap(err)
@@ -115,8 +115,8 @@ type DrainState struct {
 	Silent time.Duration `json:"silent"`
 }
 
-// Drained moves the repair on to waiting for the technician where no job is left.
-func (a *Activities) Drained(ctx context.Context, repair string) (DrainState, error) {
+// RepairDrained moves the repair on to waiting for the technician where no job is left.
+func (a *Activities) RepairDrained(ctx context.Context, repair string) (DrainState, error) {
 	ok, err := a.Store.RepairDrained(ctx, repair)
 	if err != nil || ok {
 		return DrainState{Drained: ok}, temporalerr.Wrap(err)
@@ -129,13 +129,13 @@ func (a *Activities) Drained(ctx context.Context, repair string) (DrainState, er
 	return DrainState{Silent: a.Store.Now().Sub(v.AgentSeen)}, temporalerr.Wrap(err)
 }
 
-// PoweredOff ends what ran on a server whose power was proven off.
-func (a *Activities) PoweredOff(ctx context.Context, server, why string) error {
+// EndTasks ends what ran on a server whose power was proven off.
+func (a *Activities) EndTasks(ctx context.Context, server, why string) error {
 	return temporalerr.Wrap(a.Store.PoweredOff(ctx, server, why))
 }
 
-// Stuck tells, once for each code, that a repair waits for a person, and for what.
-func (a *Activities) Stuck(ctx context.Context, repair string, code schema.FailureCode, text string) error {
+// CallPerson tells, once for each code, that a repair waits for a person, and for what.
+func (a *Activities) CallPerson(ctx context.Context, repair string, code schema.FailureCode, text string) error {
 	return temporalerr.Wrap(a.Store.RepairStuck(ctx, repair, string(code), text))
 }
 
@@ -148,18 +148,18 @@ type DoneInput struct {
 	By        string `json:"by"`
 }
 
-// Done keeps it, or refuses it with a reason.
-func (a *Activities) Done(ctx context.Context, in DoneInput) error {
+// RepairDone keeps it, or refuses it with a reason.
+func (a *Activities) RepairDone(ctx context.Context, in DoneInput) error {
 	return temporalerr.Wrap(a.Store.RepairDone(ctx, in.Repair, in.OldSerial, in.NewSerial, in.Note, in.By))
 }
 
-// CouldNotFix keeps a technician's word that the work can't be done.
-func (a *Activities) CouldNotFix(ctx context.Context, in DoneInput) error {
+// RepairCouldNotFix keeps a technician's word that the work can't be done.
+func (a *Activities) RepairCouldNotFix(ctx context.Context, in DoneInput) error {
 	return temporalerr.Wrap(a.Store.RepairCouldNotFix(ctx, in.Repair, in.Note, in.By))
 }
 
-// SelfCured goes on to the proof without a technician.
-func (a *Activities) SelfCured(ctx context.Context, repair, how string) error {
+// RepairSelfCured goes on to the proof without a technician.
+func (a *Activities) RepairSelfCured(ctx context.Context, repair, how string) error {
 	return temporalerr.Wrap(a.Store.RepairSelfCured(ctx, repair, how))
 }
 
@@ -172,20 +172,20 @@ type Proof struct {
 	Try       int                `json:"try"`   // how many proofs there were before, + 1
 }
 
-// Verifying reads it.
-func (a *Activities) Verifying(ctx context.Context, repair string) (Proof, error) {
+// BeginProof reads it.
+func (a *Activities) BeginProof(ctx context.Context, repair string) (Proof, error) {
 	r, err := a.Store.Repair(ctx, repair)
 	return Proof{State: r.State, NewSerial: r.NewSerial, OldSerial: r.OldSerial, Since: r.DoneAt, Try: r.Returns + 1}, temporalerr.Wrap(err)
 }
 
-// Unproven sends the repair back to the technician.
-func (a *Activities) Unproven(ctx context.Context, repair, why string) error {
+// RepairUnproven sends the repair back to the technician.
+func (a *Activities) RepairUnproven(ctx context.Context, repair, why string) error {
 	return temporalerr.Wrap(a.Store.RepairUnproven(ctx, repair, why))
 }
 
-// Return lets the server back into the pool, if the store finds the proof good at this moment. What it refuses is an
+// RepairReturn lets the server back into the pool, if the store finds the proof good at this moment. What it refuses is an
 // outcome: the server goes back to the technician.
-func (a *Activities) Return(ctx context.Context, repair, burnIn string) (schema.StepOutcome, error) {
+func (a *Activities) RepairReturn(ctx context.Context, repair, burnIn string) (schema.StepOutcome, error) {
 	err := a.Store.RepairReturn(ctx, repair, burnIn)
 	if schema.Is(err, schema.CodeUnsafe) {
 		return schema.StepOutcome{Failure: &schema.StepFailure{Code: schema.FailHardware, Text: err.Error(), Retryable: true}}, nil

@@ -25,8 +25,8 @@ type DiagnoseInput struct {
 	BMCError string         `json:"bmc_error,omitempty"`
 }
 
-// Diagnose says in words how far the boot came, what was not proven, and what to do.
-func (a *Activities) Diagnose(ctx context.Context, in DiagnoseInput) (schema.StepFailure, error) {
+// DiagnoseBoot says in words how far the boot came, what was not proven, and what to do.
+func (a *Activities) DiagnoseBoot(ctx context.Context, in DiagnoseInput) (schema.StepFailure, error) {
 	events, err := a.Store.BootEvidence(ctx, in.Server, in.Since)
 	if err != nil {
 		return schema.StepFailure{}, temporalerr.Wrap(err)

@@ -51,7 +51,7 @@ func (t Timing) WithDefaults() Timing {
 // with a 25 Gbit/s port feeds with images without anyone starving.
 const SiteLimit = 64
 
-// Activities is registered with the core task queue. All but Arm and Diagnose run as local activities.
+// Activities is registered with the core task queue. All but ArmServer and DiagnoseBoot run as local activities.
 type Activities struct {
 	Store     *store.Store
 	Timing    Timing // zero fields are DefaultTiming's
@@ -83,9 +83,9 @@ type Plan struct {
 	Backend string           `json:"backend"`
 }
 
-// Next is the attempt that an onboarding of the server takes: the one that was begun, else the next. Begin is asked with
+// NextAttempt is the attempt that an onboarding of the server takes: the one that was begun, else the next. Begin is asked with
 // it, so that Begin can be tried again.
-func (a *Activities) Next(ctx context.Context, server string) (int, error) {
+func (a *Activities) NextAttempt(ctx context.Context, server string) (int, error) {
 	v, err := a.Store.Server(ctx, server)
 	if v.Phase == schema.PhaseOnboarding {
 		return v.Attempt, nil
@@ -93,8 +93,8 @@ func (a *Activities) Next(ctx context.Context, server string) (int, error) {
 	return v.Attempt + 1, temporalerr.Wrap(err)
 }
 
-// Begin begins the attempt, or takes up one that was begun.
-func (a *Activities) Begin(ctx context.Context, in BeginInput) (Plan, error) {
+// BeginOnboarding begins the attempt, or takes up one that was begun.
+func (a *Activities) BeginOnboarding(ctx context.Context, in BeginInput) (Plan, error) {
 	v, err := a.Store.BeginAttempt(ctx, in.Server, in.Attempt, in.By)
 	if err != nil {
 		return Plan{}, temporalerr.Wrap(err)
@@ -129,8 +129,8 @@ type StepInput struct {
 	Detail  string           `json:"detail"`
 }
 
-// Step records it.
-func (a *Activities) Step(ctx context.Context, in StepInput) error {
+// RecordStep records it.
+func (a *Activities) RecordStep(ctx context.Context, in StepInput) error {
 	return temporalerr.Wrap(a.Store.SetStep(ctx, in.Server, in.Attempt, in.Step, in.State, in.Detail))
 }
 
@@ -142,8 +142,8 @@ type FailInput struct {
 	Failure schema.StepFailure `json:"failure"`
 }
 
-// Fail records it; a person decides what happens next.
-func (a *Activities) Fail(ctx context.Context, in FailInput) error {
+// FailStep records it; a person decides what happens next.
+func (a *Activities) FailStep(ctx context.Context, in FailInput) error {
 	return temporalerr.Wrap(a.Store.FailStep(ctx, in.Server, in.Attempt, in.Step, string(in.Failure.Code), in.Failure.Text, in.Failure.Retryable))
 }
 
@@ -155,14 +155,14 @@ type EndInput struct {
 	Why     string `json:"why,omitempty"`
 }
 
-// Abort makes the server enrolled again, after the undo.
-func (a *Activities) Abort(ctx context.Context, in EndInput) error {
+// AbortOnboarding makes the server enrolled again, after the undo.
+func (a *Activities) AbortOnboarding(ctx context.Context, in EndInput) error {
 	return temporalerr.Wrap(a.Store.AbortOnboarding(ctx, in.Server, in.Attempt, in.By, in.Why))
 }
 
-// Finish lets the server into the pool. The agent must be up at this moment: a server that can't be told of a job must
+// FinishOnboarding lets the server into the pool. The agent must be up at this moment: a server that can't be told of a job must
 // not be given one. The gate itself is in the store's transaction.
-func (a *Activities) Finish(ctx context.Context, in EndInput) (schema.StepOutcome, error) {
+func (a *Activities) FinishOnboarding(ctx context.Context, in EndInput) (schema.StepOutcome, error) {
 	v, err := a.Store.Server(ctx, in.Server)
 	if err != nil {
 		return schema.StepOutcome{}, temporalerr.Wrap(err)
@@ -186,9 +186,9 @@ type Armed struct {
 	Installed bool `json:"installed"`
 }
 
-// Arm lets the server's next network boot install it. Where the site's slots are taken the error is one that Temporal
+// ArmServer lets the server's next network boot install it. Where the site's slots are taken the error is one that Temporal
 // tries again; the step says that it waits.
-func (a *Activities) Arm(ctx context.Context, in EndInput) (Armed, error) {
+func (a *Activities) ArmServer(ctx context.Context, in EndInput) (Armed, error) {
 	home, err := a.Store.PhonedHome(ctx, in.Server, in.Attempt)
 	if err != nil || home {
 		return Armed{At: a.Store.Now(), Installed: home}, temporalerr.Wrap(err)
@@ -209,8 +209,8 @@ func (a *Activities) Arm(ctx context.Context, in EndInput) (Armed, error) {
 	return Armed{At: a.Store.Now()}, temporalerr.Wrap(err)
 }
 
-// Disarm takes Arm back and revokes the attempt's tokens.
-func (a *Activities) Disarm(ctx context.Context, in EndInput) error {
+// DisarmServer takes Arm back and revokes the attempt's tokens.
+func (a *Activities) DisarmServer(ctx context.Context, in EndInput) error {
 	return temporalerr.Wrap(a.Store.Disarm(ctx, in.Server, in.Attempt))
 }
 

@@ -50,8 +50,8 @@ type State struct {
 	Inconclusive bool `json:"inconclusive,omitempty"`
 }
 
-// Do gives the agent the work, once, and says how far it has come. It is both the asking and the looking.
-func (a *Activities) Do(ctx context.Context, in Ask) (State, error) {
+// AskAgent gives the agent the work, once, and says how far it has come. It is both the asking and the looking.
+func (a *Activities) AskAgent(ctx context.Context, in Ask) (State, error) {
 	v, err := a.Store.Server(ctx, in.Server)
 	if err != nil {
 		return State{}, temporalerr.Wrap(err)
@@ -82,8 +82,8 @@ func payload(in Ask, v schema.Server) ([]byte, error) {
 	return nil, temporalerr.Wrap(schema.Invalid("kind", string(in.Kind), "inventory, drivers, runtime or burn-in"))
 }
 
-// Drop ends work that nobody waits for any more.
-func (a *Activities) Drop(ctx context.Context, id string) error {
+// DropTask ends work that nobody waits for any more.
+func (a *Activities) DropTask(ctx context.Context, id string) error {
 	return temporalerr.Wrap(a.Store.CancelTask(ctx, id, 10*time.Second))
 }
 
@@ -93,8 +93,8 @@ type Heard struct {
 	BootID string         `json:"boot_id"`
 }
 
-// Agent reads it.
-func (a *Activities) Agent(ctx context.Context, server string) (Heard, error) {
+// AgentHeard reads it.
+func (a *Activities) AgentHeard(ctx context.Context, server string) (Heard, error) {
 	v, err := a.Store.Server(ctx, server)
 	return Heard{At: v.AgentSeen, BootID: v.BootID}, temporalerr.Wrap(err)
 }
