@@ -26,22 +26,26 @@ func changes(v *visit) {
 	alive := time.NewTicker(20 * time.Second)
 	defer alive.Stop()
 	ctx := v.r.Context()
-	changed := v.Changed()
+	changed, end := v.Watch()
+	defer end()
 	for {
 		select {
 		case <-ctx.Done():
+			return
+		case <-v.Done:
 			return
 		case <-alive.C:
 			if !say(": here\n\n") {
 				return
 			}
 		case <-changed:
-			changed = v.Changed() // before the page reads: what comes after its reading is told again
 			if !say("event: changed\ndata: \n\n") {
 				return
 			}
 			select {
 			case <-ctx.Done():
+				return
+			case <-v.Done:
 				return
 			case <-time.After(v.Calm):
 			}

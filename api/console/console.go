@@ -13,6 +13,7 @@ import (
 	"embed"
 	"io/fs"
 	"log/slog"
+	"net"
 	"net/http"
 	"strings"
 	"time"
@@ -27,12 +28,15 @@ var files embed.FS
 
 // Config of a console.
 type Config struct {
-	API     http.Handler        // the API's handler, guard and all: what the pages are read from
-	Auth    *auth.Authenticator // makes and reads the session's cookie
-	Changed func() <-chan struct{}
-	// Changed is closed at the next event (store.Changed); a page then reads itself anew.
-
-	Address func(*http.Request) string // the caller's address, for counting wrong tokens; nil = RemoteAddr
+	API  http.Handler        // the API's handler, guard and all: what the pages are read from
+	Auth *auth.Authenticator // makes and reads the session's cookie
+	// Watch returns a channel that gets something whenever anything has happened (store.Watch), at most one at a time,
+	// and what ends the watch. A page then reads itself anew.
+	Watch func() (<-chan struct{}, func())
+	// Done is closed when the process stops, so that pages' streams end; nil = never.
+	Done <-chan struct{}
+	// Address is the caller's, for counting wrong tokens; nil = RemoteAddr's host.
+	Address func(*http.Request) string
 	Log     *slog.Logger
 	// Calm is the least time between two refreshes of a page; 0 = 1 s.
 	Calm time.Duration
@@ -52,7 +56,13 @@ func New(c Config) http.Handler {
 		c.Log = slog.Default()
 	}
 	if c.Address == nil {
-		c.Address = func(r *http.Request) string { return r.RemoteAddr }
+		c.Address = func(r *http.Request) string {
+			host, _, err := net.SplitHostPort(r.RemoteAddr)
+			if err != nil {
+				return r.RemoteAddr
+			}
+			return host
+		}
 	}
 	sub, err := fs.Sub(files, "static")
 	if err != nil {

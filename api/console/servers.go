@@ -93,6 +93,11 @@ func (d serverDetail) cordoned() bool {
 	return slices.ContainsFunc(d.Cordons, func(c schema.Cordon) bool { return c.Owner == schema.CordonOperator && c.Accelerator == "" })
 }
 
+// stopped reports whether a step of an onboarding waits for a person; any other failure belongs to a repair.
+func (d serverDetail) stopped() bool { return stopped(d.Server) }
+
+func stopped(s contract.Server) bool { return s.Failure != nil && s.Phase == schema.PhaseOnboarding }
+
 // slot says an accelerator's id as people know it.
 func (d serverDetail) slot(id string) string {
 	for _, a := range d.Devices {
@@ -141,7 +146,7 @@ func (v *visit) showServer(id string, n *notice) {
 		return
 	}
 	shape := string(d.Phase)
-	if d.Failure != nil {
+	if d.stopped() {
 		shape += "-stopped-" + string(d.Failure.Step)
 	}
 	if d.cordoned() {

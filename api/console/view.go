@@ -111,3 +111,11 @@ func pageAfter(v *visit, next string) string {
 	q.Set("after", next)
 	return v.r.URL.Path + "?" + q.Encode()
 }
+
+// stoppedWords names the step that stopped, where a step did.
+func stoppedWords(s contract.Server) string {
+	if s.Failure.Step == "" {
+		return "Waits for a person"
+	}
+	return "Stopped at " + string(s.Failure.Step)
+}

@@ -77,14 +77,3 @@ func Gang(nodes, perNode int) string {
 	}
 	return fmt.Sprintf("%d (%d x %d)", nodes*perNode, nodes, perNode)
 }
-
-// Remedy is what a person can do about a server that has stopped, in the words of the verbs; empty where nothing is asked.
-func Remedy(s schema.Server) string {
-	if s.FailureCode == "" {
-		return ""
-	}
-	if s.FailureRetryable {
-		return "retry the step; or skip it with a reason, or abort"
-	}
-	return "mend the cause and retry the step; or abort"
-}
