@@ -84,9 +84,22 @@ func strict(b []byte, v any, at string) error {
 		name := strings.Trim(strings.TrimPrefix(err.Error(), "json: unknown field "), `"`)
 		return &schema.Error{Code: schema.CodeInvalid, Field: at + name, Message: "there is no such field", Hint: "see /openapi.yaml; names are in lower case"}
 	case errors.As(err, &moment):
-		return &schema.Error{Code: schema.CodeInvalid, Field: strings.TrimSuffix(at, "."), Message: fmt.Sprintf("%q is not a moment", moment.Value), Hint: "RFC 3339, like 2026-11-30T08:00:00Z"}
+		return &schema.Error{Code: schema.CodeInvalid, Field: cmpOr(strings.TrimSuffix(at+holder(b, moment.Value), "."), "body"), Message: fmt.Sprintf("%q is not a moment", moment.Value), Hint: "RFC 3339, like 2026-11-30T08:00:00Z"}
 	}
 	return &schema.Error{Code: schema.CodeInvalid, Field: cmpOr(strings.TrimSuffix(at, "."), "body"), Message: "it is not the JSON that is wanted: " + strings.TrimPrefix(err.Error(), "json: "), Hint: "see /openapi.yaml"}
+}
+
+// holder is the field of an object that holds text: a moment that can't be read does not say where it stood.
+func holder(b []byte, text string) string {
+	var fields map[string]json.RawMessage
+	_ = json.Unmarshal(b, &fields) // it was read as JSON before; another kind of value holds no field
+	for name, raw := range fields {
+		var v string
+		if json.Unmarshal(raw, &v) == nil && v == text {
+			return name
+		}
+	}
+	return ""
 }
 
 func cmpOr(a, b string) string {

@@ -309,3 +309,30 @@ func eventually(t *testing.T, what string, ok func() bool) {
 		}
 	}
 }
+
+// fuzzPool is one pool for all inputs of a fuzz run.
+func fuzzPool(f *testing.F) *pool {
+	f.Helper()
+	s := storetest.Open(f)
+	_, secret, err := s.CreateToken(f.Context(), "test", store.NewToken{Name: "op", Role: schema.RoleOperator})
+	if err != nil {
+		f.Fatal(err)
+	}
+	server, err := api.New(api.Config{Store: s, Ring: storetest.Ring(f), RatePerToken: -1})
+	if err != nil {
+		f.Fatal(err)
+	}
+	f.Cleanup(server.Close)
+	return &pool{store: s, server: server, tokens: map[auth.Who]string{auth.Operator: secret}}
+}
+
+// raw enrols without a network between, as fast as a fuzzer wants.
+func (p *pool) raw(t *testing.T, kind, body string) answer {
+	t.Helper()
+	req := httptest.NewRequest("POST", "/v1/servers/bulk", strings.NewReader(body))
+	req.Header.Set("Content-Type", kind)
+	req.Header.Set("Authorization", "Bearer "+p.tokens[auth.Operator])
+	w := httptest.NewRecorder()
+	p.server.Handler().ServeHTTP(w, req)
+	return answer{w.Code, w.Header(), w.Body.Bytes()}
+}
