@@ -18,6 +18,7 @@ type alloc struct {
 	late     bool  // it ran past that
 	told     bool  // it was told to end
 	gone     bool
+	cycle    int64
 	job      *job // what it was started from, for Revert; nil when it was loaded
 }
 

@@ -10,8 +10,8 @@ import (
 // cycleStats is scratch space and counts that live for one cycle, unless said otherwise.
 type cycleStats struct {
 	decisions int
-	hunts     int // searches for victims
-	told      []Reservation
+	hunts     int              // searches for victims
+	told      []Reservation    // since the last cycle
 	reserved  map[*family]int  // plans by family
 	first     map[*family]bool // the job at hand is its family's first to be blocked
 	blocked   map[*family]bool // a job of the family was blocked
@@ -46,7 +46,7 @@ func (s *State) Cycle(now time.Time) Result {
 	s.fire(&out)
 	s.regroup()
 	st := &s.stats
-	st.decisions, st.hunts, st.told = 0, 0, nil
+	st.decisions, st.hunts = 0, 0
 	if s.dirty {
 		st.reserved, st.first, st.blocked = map[*family]int{}, map[*family]bool{}, map[*family]bool{}
 		st.tried = map[tryKey]bool{}
@@ -63,16 +63,17 @@ func (s *State) Cycle(now time.Time) Result {
 		s.dirty = false
 	}
 	s.report(&out)
-	out.Reservations = st.told
+	out.Reservations, st.told = st.told, nil
 	out.NextWake = at(s.timers.next())
 	out.Decisions = st.decisions
 	return out
 }
 
-// keepPlans looks at what was promised before: claims whose places are free start, broken ones are planned anew.
+// keepPlans looks at what was promised before all else: claims whose places are free start, broken ones are dropped,
+// and those within their guarantee have their turn.
 func (s *State) keepPlans(out *Result) {
 	for _, pl := range slices.Clone(s.plans) {
-		if !pl.claim || pl.job.plan != pl {
+		if pl.job.plan != pl || !pl.claim {
 			continue
 		}
 		j := pl.job
@@ -131,37 +132,65 @@ func (s *State) shares(g *group) (tenant, project float64) {
 	return s.shareOf(a.parent, s.now), s.shareOf(a, s.now)
 }
 
-// walk goes through the queue in order and starts what fits. Each shape is tried until it is blocked, once.
+// walk goes through the queue in order and starts what fits. Each shape is tried until it is blocked, once. Where
+// jobs within their guarantee wait, they come first: they could take their place back from a borrower at once.
 func (s *State) walk(out *Result) {
-	for _, level := range s.priorities() {
-		for _, pl := range slices.Clone(s.plans) {
-			if j := pl.job; j.plan == pl && !pl.claim && j.Priority == level && !j.removed && j.parked == "" {
-				s.tryPlanned(j, out)
-			}
+	levels := s.priorities()
+	if s.anyDue() {
+		for _, level := range levels {
+			s.walkLevel(level, true, out)
 		}
-		lines := s.entries(level)
-		for len(lines) > 0 {
-			e := lines[0]
-			sh := e.next()
-			if sh == nil {
-				lines = popEntry(lines)
-				continue
-			}
-			e.head = sh.queue.first()
-			tenant, project := s.shares(e.group)
-			if e.tenant != tenant || e.project != project {
-				// Starts of this cycle have raised the share: take the place that belongs to it now.
-				e.tenant, e.project = tenant, project
-				siftEntry(lines, 0)
-				continue
-			}
-			if len(lines) > 1 && !topIsFirst(lines) {
-				siftEntry(lines, 0)
-				continue
-			}
-			if !s.advance(sh, out) {
-				e.drop(sh)
-			}
+	}
+	for _, level := range levels {
+		s.walkLevel(level, false, out)
+	}
+}
+
+func (s *State) anyDue() bool {
+	if len(s.guarded) == 0 {
+		return false
+	}
+	for _, sh := range s.shapes {
+		if sh.queue.len() > 0 && s.due(sh) {
+			return true
+		}
+	}
+	return false
+}
+
+// walkLevel goes through one priority, of all shapes or of those within their guarantee.
+func (s *State) walkLevel(level int, due bool, out *Result) {
+	for _, pl := range slices.Clone(s.plans) {
+		if j := pl.job; j.plan == pl && !pl.claim && j.Priority == level && !j.removed && j.parked == "" &&
+			(!due || pl.due) && j.shape.blocked != s.cycle {
+			s.tryPlanned(j, out)
+		}
+	}
+	lines := s.entries(level)
+	for len(lines) > 0 {
+		e := lines[0]
+		sh := e.next()
+		if sh == nil {
+			lines = popEntry(lines)
+			continue
+		}
+		e.head = sh.queue.first()
+		tenant, project := s.shares(e.group)
+		if e.tenant != tenant || e.project != project {
+			// Starts of this cycle have raised the share: take the place that belongs to it now.
+			e.tenant, e.project = tenant, project
+			siftEntry(lines, 0)
+			continue
+		}
+		if len(lines) > 1 && !topIsFirst(lines) {
+			siftEntry(lines, 0)
+			continue
+		}
+		if due && !s.due(sh) || sh.blocked == s.cycle {
+			e.drop(sh)
+		} else if !s.advance(sh, out) {
+			e.drop(sh)
+			sh.blocked = s.cycle
 		}
 	}
 }
@@ -430,6 +459,7 @@ func (s *State) start(j *job, bays []*bay, out *Result) {
 			Started: at(s.now), TimeLimit: j.limit, Places: s.placesFor(&a, bays),
 		},
 		model: bays[0].pool.model,
+		cycle: s.cycle,
 		job:   j,
 	}
 	if sh.spec.k == 0 {

@@ -28,7 +28,7 @@ func (s *State) explain(j *job) Reason {
 		r.Since = at(j.since)
 	}
 	if f := j.shape.spec.family; f != nil && code != NotEvaluated {
-		ahead := s.lineOf(f).ahead(j)
+		ahead := s.aheadOf(j)
 		r.Position = Position{Project: s.aheadInProject(j), Spec: ahead.jobs, AheadGPUs: gpus(ahead.milli)}
 	}
 	r.Detail, r.Blockers, r.ClearsWhen = s.detail(j, code)
@@ -329,7 +329,7 @@ func (s *State) budgetDetail(j *job, v *verdict) (Detail, []Blocker, string) {
 
 func (s *State) behindDetail(j *job) (Detail, []Blocker, string) {
 	l := s.lineOf(j.shape.spec.family)
-	ahead := l.ahead(j)
+	ahead := s.aheadOf(j)
 	d := Detail{"ahead_jobs": ahead.jobs, "ahead_gpus": gpus(ahead.milli), "head_job": nil, "held_for": nil}
 	blockers := []Blocker{}
 	first := l.first()

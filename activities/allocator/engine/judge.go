@@ -25,7 +25,7 @@ func (s *State) judge() {
 	s.stats.special = s.stats.special[:0]
 	for _, f := range s.families {
 		l := s.lineOf(f)
-		s.stats.special = append(s.stats.special, l.claims...)
+		s.stats.special = append(s.stats.special, l.leads...)
 		if first := l.first(); first != nil {
 			s.stats.special = append(s.stats.special, first)
 		}
@@ -137,7 +137,7 @@ func (s *State) judgement(j *job) (Code, uint64) {
 	switch code {
 	case Behind:
 		l := s.lineOf(j.shape.spec.family)
-		t := l.ahead(j)
+		t := s.aheadOf(j)
 		put(int64(t.jobs), t.milli)
 		if first := l.first(); first != nil {
 			put(int64(mix(first.ID)))
@@ -186,7 +186,7 @@ func (s *State) codeOf(j *job) Code {
 	if code == "" {
 		return NotEvaluated
 	}
-	if code == Behind && s.lineOf(j.shape.spec.family).ahead(j).jobs == 0 {
+	if code == Behind && s.aheadOf(j).jobs == 0 {
 		return s.diagnose(j).code
 	}
 	return code

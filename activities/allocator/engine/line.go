@@ -7,10 +7,10 @@ import (
 )
 
 // line is the order of the jobs that wait for the accelerators of one family, as a cycle left it: first those whose
-// place is being freed (claims), then by priority; within one, first those with a planned start, then by fair share
+// place is being freed and those within their guarantee that have a planned start (they lead), then by priority; within one, first those with a planned start, then by fair share
 // and submit order. It answers how much is ahead of a job without visiting the jobs.
 type line struct {
-	claims []*job
+	leads  []*job
 	levels []level
 	groups map[*group]int // index into spans
 	spans  []span
@@ -59,6 +59,11 @@ func (s *State) lineOf(f *family) *line {
 	return l
 }
 
+// aheadOf is everything in line before a job.
+func (s *State) aheadOf(j *job) tally {
+	return s.lineOf(j.shape.spec.family).ahead(j, s.borrows(j.shape))
+}
+
 func (s *State) buildLine(f *family) *line {
 	l := &line{groups: map[*group]int{}, fifo: s.cfg.Order == FIFO}
 	for _, g := range s.groups {
@@ -100,8 +105,8 @@ func (s *State) buildLine(f *family) *line {
 		if pl.job.shape.spec.family != f {
 			continue
 		}
-		if pl.claim {
-			l.claims = append(l.claims, pl.job)
+		if pl.leads() {
+			l.leads = append(l.leads, pl.job)
 		} else if lv := l.level(pl.job.Priority); lv != nil {
 			lv.planned = append(lv.planned, pl.job)
 		}
@@ -187,12 +192,12 @@ func (l *line) precedes(a, b *job) bool {
 	return before(a, b)
 }
 
-// ahead is everything ahead of a job.
-func (l *line) ahead(j *job) tally {
+// ahead is everything ahead of a job; borrows says whether it would take what is guaranteed to others.
+func (l *line) ahead(j *job, borrows bool) tally {
 	var sum tally
 	one := func(o *job) { sum.add(o.shape, 1) }
-	if j.plan != nil && j.plan.claim {
-		for _, o := range l.claims {
+	if j.plan.leads() {
+		for _, o := range l.leads {
 			if o == j {
 				return sum
 			}
@@ -202,8 +207,8 @@ func (l *line) ahead(j *job) tally {
 	}
 	if j.plan != nil {
 		sum = l.higher(j.Priority)
-		for _, o := range l.claims {
-			if o.Priority <= j.Priority {
+		for _, o := range l.leads {
+			if o.Priority <= j.Priority && o.plan.binds(j, borrows) {
 				one(o)
 			}
 		}
@@ -218,8 +223,8 @@ func (l *line) ahead(j *job) tally {
 		return sum
 	}
 	sum = l.byOrder(j)
-	for _, o := range l.claims {
-		if !l.precedes(o, j) {
+	for _, o := range l.leads {
+		if !l.precedes(o, j) && o.plan.binds(j, borrows) {
 			one(o)
 		}
 	}
@@ -235,8 +240,8 @@ func (l *line) ahead(j *job) tally {
 
 // first is the job nothing is ahead of, nil when none stands in line.
 func (l *line) first() *job {
-	if len(l.claims) > 0 {
-		return l.claims[0]
+	if len(l.leads) > 0 {
+		return l.leads[0]
 	}
 	if len(l.levels) == 0 {
 		return nil

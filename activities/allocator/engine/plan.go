@@ -12,6 +12,7 @@ import (
 type plan struct {
 	job     *job
 	claim   bool
+	due     bool // the job is within its guarantee: what others have borrowed is kept for it
 	model   string
 	start   int64
 	bays    []*bay
@@ -31,22 +32,32 @@ type hold struct {
 	from, until int64
 }
 
-// binds says whether a hold stands in the way of a job. A claim always does; a planned start does not for a job of
-// higher priority, for one that was planned before, or for one whose place is being freed.
-func (h *hold) binds(a *ask) bool {
-	own := a.job.plan
+// binds says whether a plan's holds stand in the way of a job. A claim's always do, and those of a job within its
+// guarantee do for one that would borrow; otherwise they do not for a job of higher priority, for one that was
+// planned before, or for one that leads itself.
+func (pl *plan) binds(j *job, borrows bool) bool {
+	own := j.plan
 	switch {
-	case h.plan.job == a.job:
+	case pl.job == j:
 		return false
-	case h.plan.claim:
+	case pl.claim:
 		return true
 	case own != nil && own.claim:
 		return false
-	case h.plan.job.Priority != a.priority:
-		return h.plan.job.Priority > a.priority
+	case pl.due && borrows:
+		return true
+	case own != nil && own.due:
+		return pl.due && pl.order < own.order
+	case pl.job.Priority != j.Priority:
+		return pl.job.Priority > j.Priority
 	}
-	return own == nil || h.plan.order < own.order
+	return own == nil || pl.order < own.order
 }
+
+// leads says whether the plan comes before the order of the queue.
+func (pl *plan) leads() bool { return pl != nil && (pl.claim || pl.due) }
+
+func (h *hold) binds(a *ask) bool { return h.plan.binds(a.job, a.borrows) }
 
 // roomBesideHolds says whether a node that starts at from and runs until until leaves every hold that binds it what
 // it will need.
@@ -228,7 +239,7 @@ func (s *State) planAmong(a *ask, p *pool, bays []*bay, length, limit int64) *pl
 }
 
 func (s *State) newPlan(a *ask, p *pool, bays []*bay, start int64) *plan {
-	pl := &plan{job: a.job, model: p.model, start: start, bays: bays, cycle: s.cycle}
+	pl := &plan{job: a.job, model: p.model, start: start, bays: bays, cycle: s.cycle, due: s.due(a.shape)}
 	for _, b := range bays {
 		pl.nodes = append(pl.nodes, len(b.ready))
 	}
@@ -348,6 +359,7 @@ func (s *State) reserve(j *job) {
 	a := s.askFor(j)
 	cause := ""
 	if old != nil {
+		old.due = s.due(j.shape)
 		cause = s.broken(old)
 		if cause == "" {
 			old.cycle = s.cycle

@@ -55,6 +55,9 @@ func (s *State) preempt(j *job, out *Result) bool {
 // mayReclaim says whether the job fits inside what its tenant, and its project, are guaranteed of the model.
 func (s *State) mayReclaim(sh *shape, model string) (tenant, project bool) {
 	asked := sh.milli()
+	if sh.first() != nil && sh.first().plan != nil && sh.first().plan.claim {
+		asked = 0 // booked as claimed already
+	}
 	for _, a := range s.chain(sh.tenant, sh.project) {
 		h := a.of(model)
 		inside := a.guarantee(model) > 0 && h.used+h.claimed+asked <= a.guarantee(model)
@@ -65,6 +68,33 @@ func (s *State) mayReclaim(sh *shape, model string) (tenant, project bool) {
 		}
 	}
 	return tenant, project
+}
+
+// due says whether a shape's next job is within what its tenant or project is guaranteed of some model it accepts.
+func (s *State) due(sh *shape) bool {
+	if len(s.guarded) == 0 {
+		return false
+	}
+	for _, p := range sh.spec.pools {
+		tenant, project := s.mayReclaim(sh, p.model)
+		if tenant || project && s.account(sh.tenant, "").guarantee(p.model) == 0 {
+			return true
+		}
+	}
+	return false
+}
+
+// borrows says whether the shape's next job would take what is guaranteed to others.
+func (s *State) borrows(sh *shape) bool {
+	if len(s.guarded) == 0 {
+		return false
+	}
+	for _, p := range sh.spec.pools {
+		if s.guarantees(p.model) {
+			return !s.due(sh)
+		}
+	}
+	return false
 }
 
 // lowerRuns says whether anything of a lower priority runs in a pool that could be told to end.
@@ -80,7 +110,7 @@ func (s *State) lowerRuns(p *pool, priority int) bool {
 // may says whether an allocation may be a victim for the job, with those already taken gone.
 func (h *hunter) may(al *alloc) bool {
 	s := h.s
-	if !al.Preemptible || al.told || al.gone || al.Job == h.job.ID || s.pairs[h.job.ID][al.Job] {
+	if !al.Preemptible || al.told || al.gone || al.cycle == s.cycle || al.Job == h.job.ID || s.pairs[h.job.ID][al.Job] {
 		return false
 	}
 	if s.cfg.MinRunTime > 0 && s.now-ns(al.Started) < int64(s.cfg.MinRunTime) {
@@ -390,10 +420,13 @@ func (s *State) tell(j *job, found *hunt, out *Result) {
 	if j.plan != nil {
 		s.dropPlan(j.plan, "")
 	}
-	grace := s.now + int64(s.cfg.Grace)
+	grace := s.now
 	slices.SortFunc(found.victims, func(x, y *alloc) int { return strings.Compare(x.Job, y.Job) })
 	for _, v := range found.victims {
-		v.told, v.For, v.GraceUntil = true, j.ID, at(grace)
+		// One that reaches its limit first is over by then.
+		until := min(s.now+int64(s.cfg.Grace), v.end)
+		grace = max(grace, until)
+		v.told, v.For, v.GraceUntil = true, j.ID, at(until)
 		if s.pairs[j.ID] == nil {
 			s.pairs[j.ID] = map[string]bool{}
 		}
@@ -403,7 +436,7 @@ func (s *State) tell(j *job, found *hunt, out *Result) {
 			why = "reclaim"
 		}
 		out.Victims = append(out.Victims, Victim{
-			Job: v.Job, Attempt: v.Attempt, For: j.ID, Why: why, GraceUntil: at(grace), LostWork: v.lost(s.now),
+			Job: v.Job, Attempt: v.Attempt, For: j.ID, Why: why, GraceUntil: at(until), LostWork: v.lost(s.now),
 		})
 		s.expect(v)
 	}

@@ -56,7 +56,11 @@ type shape struct {
 	arr    *array
 
 	verdict verdict
+	blocked int64 // last cycle in which its turn came and nothing more could start
 }
+
+// first is the shape's job whose turn it is.
+func (sh *shape) first() *job { return sh.queue.first() }
 
 // milli is what a job of the shape holds, in thousandths of an accelerator.
 func (sh *shape) milli() int64 { return int64(sh.nodes) * sh.spec.milli }
