@@ -1,0 +1,428 @@
+package workflows_test
+
+import (
+	"context"
+	"crypto/ed25519"
+	"crypto/rand"
+	"encoding/base64"
+	"encoding/json"
+	"fmt"
+	"log/slog"
+	"os"
+	"path/filepath"
+	"slices"
+	"sync"
+	"testing"
+	"time"
+
+	"go.temporal.io/sdk/testsuite"
+	"go.temporal.io/sdk/worker"
+	"go.uber.org/goleak"
+
+	"gpupool/activities/bmc"
+	"gpupool/activities/health"
+	"gpupool/activities/install"
+	"gpupool/activities/install/bootstore"
+	"gpupool/activities/node"
+	lab "gpupool/deploy/lab/bmc"
+	"gpupool/pxe/boot"
+	"gpupool/schema"
+	"gpupool/schema/agentproto"
+	"gpupool/schema/secret"
+	"gpupool/schema/store"
+	"gpupool/workflows"
+)
+
+func TestMain(m *testing.M) {
+	code := m.Run()
+	if code == 0 {
+		// The recording build has a Temporal server in it, which leaves goroutines behind at its stop.
+		if err := goleak.Find(goleak.IgnoreTopFunction("go.opencensus.io/stats/view.(*worker).start")); err != nil && !recording {
+			fmt.Fprintln(os.Stderr, err)
+			code = 1
+		}
+	}
+	os.Exit(code)
+}
+
+// world is one server in a data centre of its own: a record, a BMC that speaks Redfish, a machine behind it that boots
+// what the record says it may, and an agent on its disk. Only the clock is the test's.
+type world struct {
+	t      testing.TB
+	db     *store.Store
+	keys   *secret.Ring
+	boots  *bootstore.Store
+	bmc    *lab.Server
+	server schema.Server
+	signal func(name string, arg any) // to server/<id>
+
+	install *install.Activities
+	node    *node.Activities
+	health  *health.Activities
+	site    *bmc.Activities
+
+	mu        sync.Mutex
+	changed   *sync.Cond // of power
+	on        bool
+	installs  int // how often the disk was wiped
+	boots_    int // how often an installed system started
+	installed bool
+	agentUp   bool
+	devices   []agentproto.Device
+	// What goes wrong; nil or false = nothing.
+	dead     bool // no boot at all
+	hung     bool // the installed system's agent says nothing
+	evidence []schema.BootEvidence
+	answer   func(agentproto.Task) *agentproto.TaskReport // nil answer: the task never ends
+}
+
+// quick is for a BMC that switches in milliseconds.
+var quick = bmc.Timing{Dial: 5 * time.Second, Call: 5 * time.Second, BulkCall: 10 * time.Second, Poll: 2 * time.Millisecond, Graceful: 100 * time.Millisecond,
+	PowerChange: 4 * time.Second, PowerRetry: 60 * time.Millisecond, Settle: 2 * time.Millisecond, POSTWindow: 2 * time.Second, ReadBack: 250 * time.Millisecond, Busy: time.Second, TaskLost: time.Second}
+
+const model = "nvidia-h100-80gb"
+
+// newWorld enrols a server with eight accelerators. clock may be nil for the wall's.
+func newWorld(t testing.TB, clock func() time.Time, timing install.Timing, repairs health.Timing) *world {
+	t.Helper()
+	w := &world{t: t, signal: func(string, any) {}}
+	w.changed = sync.NewCond(&w.mu)
+	log := slog.New(slog.NewTextHandler(t.Output(), nil))
+	db, err := store.Open(context.Background(), store.Config{Driver: "sqlite", DSN: filepath.Join(t.TempDir(), "gpupool.db"), Clock: clock, Log: log})
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { must(t, db.Close()) })
+	key := make([]byte, 32)
+	if _, err := rand.Read(key); err != nil {
+		t.Fatal(err)
+	}
+	if w.keys, err = secret.Parse("k1 " + base64.StdEncoding.EncodeToString(key)); err != nil {
+		t.Fatal(err)
+	}
+	profile, err := lab.ByName(lab.DGXH100)
+	if err != nil {
+		t.Fatal(err)
+	}
+	w.on = true
+	w.bmc = lab.New(profile, lab.Hooks{PowerOn: w.powerOn, PowerOff: w.powerOff}, lab.WithIdentity(lab.Identity{Serial: "SN-1"}), lab.WithPower(true))
+	must(t, w.bmc.Start())
+	t.Cleanup(func() { must(t, w.bmc.Close()) })
+	user, password := w.bmc.Credential()
+	servers, err := db.EnrollServers(context.Background(), "test", w.keys, []store.NewServer{{Name: "r1s1", Region: "north", Site: "hall-1", Rack: "r1", Unit: 4, Serial: "SN-1",
+		MACs: []string{"0c:42:a1:00:00:01"}, BMCAddress: w.bmc.URL(), BMCUsername: user, BMCPassword: password, Model: model, Accelerators: 8, CPUs: 112, MemoryBytes: 2 << 40}})
+	if err != nil {
+		t.Fatal(err)
+	}
+	w.db, w.server, w.boots = db, servers[0], bootstore.New(db, time.Hour)
+	for i := range 8 {
+		w.devices = append(w.devices, agentproto.Device{Vendor: schema.VendorNVIDIA, Model: model, Serial: fmt.Sprintf("GPU-%d", i+1), UUID: fmt.Sprintf("uuid-%d", i+1), PCI: fmt.Sprintf("0000:%02x:00.0", i+1), Slot: fmt.Sprintf("SXM%d", i+1), Index: i, MemoryBytes: 80 << 30})
+	}
+	pool := bmc.NewPool(bmc.Config{Timing: quick, Log: log})
+	t.Cleanup(func() { must(t, pool.Close(context.Background())) })
+	w.site = &bmc.Activities{Store: db, Keys: w.keys, Pool: pool}
+	w.install = &install.Activities{Store: db, Timing: timing}
+	w.node = &node.Activities{Store: db}
+	w.health = &health.Activities{Store: db, Timing: repairs}
+	return w
+}
+
+func must(t testing.TB, err error) {
+	t.Helper()
+	if err != nil {
+		t.Error(err)
+	}
+}
+
+// powerOff and powerOn are what the BMC does to the machine.
+func (w *world) powerOff(bool) {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	w.on, w.agentUp = false, false
+	w.changed.Broadcast()
+}
+
+func (w *world) powerOn(b lab.Boot) {
+	defer func() {
+		w.mu.Lock()
+		defer w.mu.Unlock()
+		w.on = true
+		w.changed.Broadcast()
+	}()
+	w.mu.Lock()
+	dead, seen := w.dead, w.evidence
+	w.mu.Unlock()
+	ctx := context.Background()
+	if len(seen) > 0 {
+		for i := range seen {
+			seen[i].Server = w.server.ID
+		}
+		at := make([]time.Time, len(seen))
+		for i := range at {
+			at[i] = w.db.Now().Time()
+		}
+		must(w.t, w.boots.Record(ctx, at, seen))
+	}
+	if dead {
+		return
+	}
+	if b.Network() && w.netboot(ctx) {
+		return
+	}
+	w.bootDisk(ctx)
+}
+
+// netboot asks the record, as the boot service does, and installs if it may.
+func (w *world) netboot(ctx context.Context) bool {
+	m, found, err := w.boots.ByMAC(ctx, w.server.MACs)
+	must(w.t, err)
+	armed, _ := m.InstallAt(w.db.Now().Time())
+	if !found || armed == nil {
+		return false
+	}
+	w.mu.Lock()
+	w.installs++
+	w.installed = true
+	w.mu.Unlock()
+	token, err := w.boots.Mint(ctx, m.ID, armed.Attempt, schema.PurposeScript)
+	must(w.t, err)
+	if _, err := w.boots.Use(ctx, token, install.UserDataName); err != nil {
+		w.t.Error(err)
+	}
+	doc, err := (&install.Installer{APIURL: "https://api"}).Document(ctx, boot.DocumentRequest{Machine: m, Attempt: armed.Attempt, Name: install.UserDataName,
+		PhoneHome: func(ctx context.Context) (string, error) { return w.boots.Mint(ctx, m.ID, armed.Attempt, schema.PurposePhoneHome) }})
+	must(w.t, err)
+	var data install.UserData
+	must(w.t, json.Unmarshal(doc.Body, &data))
+	w.mu.Lock()
+	hung := w.hung
+	w.mu.Unlock()
+	if hung {
+		return true
+	}
+	must(w.t, w.phoneHome(ctx, data.PhoneHome, data.Attempt))
+	return true
+}
+
+// phoneHome registers the agent, once more, twice as a lost answer makes it, and tells the process.
+func (w *world) phoneHome(ctx context.Context, token string, attempt int) error {
+	pub, _, err := ed25519.GenerateKey(rand.Reader)
+	if err != nil {
+		return err
+	}
+	r := agentproto.Register{Server: w.server.ID, Attempt: attempt, PublicKey: base64.StdEncoding.EncodeToString(pub), BootID: w.nextBoot(), Serial: "SN-1", Version: "test"}
+	for range 2 {
+		if err := w.db.RegisterAgent(ctx, store.HashToken(token), r); err != nil {
+			return err
+		}
+		w.signal(workflows.SignalPhonedHome, workflows.PhonedHome{Attempt: attempt})
+	}
+	return nil
+}
+
+func (w *world) nextBoot() string {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	w.boots_++
+	w.agentUp = true
+	return fmt.Sprintf("boot-%d", w.boots_)
+}
+
+func (w *world) bootDisk(ctx context.Context) {
+	w.mu.Lock()
+	up := w.installed && !w.hung
+	w.mu.Unlock()
+	if !up {
+		return
+	}
+	w.nextBoot()
+	w.beat(ctx)
+	w.signal(workflows.SignalAgentUp, workflows.AgentUp{})
+}
+
+// beat is the agent's heartbeat, with what it reads.
+func (w *world) beat(ctx context.Context, evidence ...agentproto.Evidence) {
+	w.mu.Lock()
+	h := agentproto.Heartbeat{BootID: fmt.Sprintf("boot-%d", w.boots_), Devices: slices.Clone(w.devices), Evidence: evidence}
+	w.mu.Unlock()
+	_, err := w.db.Heartbeat(ctx, w.server.ID, h)
+	must(w.t, err)
+}
+
+// settled waits until the machine has followed its BMC.
+func (w *world) settled(on bool) {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	for w.on != on {
+		w.changed.Wait()
+	}
+}
+
+// agentTurn is the agent at work: it takes what there is and tells what came of it.
+func (w *world) agentTurn(ctx context.Context) {
+	w.mu.Lock()
+	up, answer := w.agentUp && !w.hung, w.answer
+	w.mu.Unlock()
+	if !up {
+		return
+	}
+	w.beat(ctx)
+	tasks, err := w.db.ClaimTasks(ctx, w.server.ID)
+	must(w.t, err)
+	for _, t := range tasks {
+		var r *agentproto.TaskReport
+		if answer != nil {
+			r = answer(t)
+		} else {
+			r = w.goodAnswer(t)
+		}
+		if r == nil {
+			continue
+		}
+		r.Task, r.Seq = t.ID, 1
+		_, err := w.db.Report(ctx, w.server.ID, agentproto.Report{Tasks: []agentproto.TaskReport{*r}})
+		must(w.t, err)
+		for range 2 { // delivered at least once
+			w.signal(workflows.SignalTaskEnded, workflows.TaskEnded{Task: t.ID, Kind: t.Kind, State: r.State})
+		}
+	}
+}
+
+// goodAnswer is what a healthy server's agent answers.
+func (w *world) goodAnswer(t agentproto.Task) *agentproto.TaskReport {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	r := &agentproto.TaskReport{State: schema.TaskDone, NoneLeft: true, Text: "did " + string(t.Kind)}
+	switch t.Kind {
+	case schema.TaskInventory:
+		r.Result = marshal(agentproto.Inventory{Serial: "SN-1", Devices: w.devices})
+	case schema.TaskBurnIn:
+		res := agentproto.BurnInResult{Outcome: "passed", Tests: []string{"memory", "compute"}}
+		for _, d := range w.devices {
+			res.Devices = append(res.Devices, d.Serial)
+		}
+		r.Result = marshal(res)
+	}
+	return r
+}
+
+func marshal(v any) json.RawMessage {
+	b, err := json.Marshal(v)
+	if err != nil {
+		panic(err)
+	}
+	return b
+}
+
+// siteActs and agentActs are the product's own activities, after which the test waits for the machine or lets the agent
+// work: time in the test's environment jumps whenever no activity runs.
+type siteActs struct {
+	*bmc.Activities
+	w *world
+}
+
+func (a *siteActs) PowerOff(ctx context.Context, act bmc.Act) (string, error) {
+	s, err := a.Activities.PowerOff(ctx, act)
+	if err == nil {
+		a.w.settled(false)
+	}
+	return s, err
+}
+
+func (a *siteActs) PowerOn(ctx context.Context, act bmc.Act) (string, error) {
+	s, err := a.Activities.PowerOn(ctx, act)
+	if err == nil {
+		a.w.settled(true)
+	}
+	return s, err
+}
+
+type agentActs struct {
+	*node.Activities
+	w *world
+}
+
+func (a *agentActs) AskAgent(ctx context.Context, in node.Ask) (node.State, error) {
+	s, err := a.Activities.AskAgent(ctx, in)
+	if err == nil && !s.Ended {
+		a.w.agentTurn(ctx)
+	}
+	return s, err
+}
+
+func (w *world) register(core, site worker.Registry) {
+	core.RegisterWorkflow(workflows.OnboardServer)
+	core.RegisterWorkflow(workflows.RepairServer)
+	core.RegisterActivity(w.install)
+	core.RegisterActivity(w.health)
+	core.RegisterActivity(&agentActs{w.node, w})
+	site.RegisterActivity(&siteActs{w.site, w})
+}
+
+// env is a world whose time is skipped.
+type env struct {
+	*world
+	*testsuite.TestWorkflowEnvironment
+}
+
+func newEnv(t *testing.T) *env {
+	t.Helper()
+	var suite testsuite.WorkflowTestSuite
+	suite.SetLogger(slog.New(slog.NewTextHandler(t.Output(), &slog.HandlerOptions{Level: slog.LevelError})))
+	e := suite.NewTestWorkflowEnvironment()
+	e.SetStartTime(time.Date(2026, 3, 1, 8, 0, 0, 0, time.UTC))
+	e.SetTestTimeout(20 * time.Second)
+	w := newWorld(t, e.Now, install.Timing{}, health.Timing{})
+	w.signal = e.SignalWorkflow
+	w.register(envRegistry{e}, envRegistry{e})
+	return &env{w, e}
+}
+
+// envRegistry lets the environment stand for a worker.
+type envRegistry struct {
+	*testsuite.TestWorkflowEnvironment
+}
+
+// verb is a person's update and what came of it.
+type verb struct {
+	rejected error
+	done     bool
+	err      error
+}
+
+// say sends an update once d has passed.
+func (e *env) say(d time.Duration, name string, arg any) *verb {
+	v := &verb{}
+	e.RegisterDelayedCallback(func() {
+		e.UpdateWorkflow(name, fmt.Sprintf("%s-%s", name, d), &testsuite.TestUpdateCallback{
+			OnReject: func(err error) { v.rejected = err }, OnAccept: func() {}, OnComplete: func(_ any, err error) { v.done, v.err = true, err },
+		}, arg)
+	}, d)
+	return v
+}
+
+// at runs f once d has passed.
+func (e *env) at(d time.Duration, f func()) { e.RegisterDelayedCallback(f, d) }
+
+func (e *env) now(t testing.TB) schema.Server {
+	t.Helper()
+	v, err := e.db.Server(t.Context(), e.server.ID)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return v
+}
+
+func (e *env) stepOf(t testing.TB, name schema.Step) schema.StepRun {
+	t.Helper()
+	runs, err := e.db.StepRuns(t.Context(), e.server.ID, 0)
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, r := range runs {
+		if r.Step == name {
+			return r
+		}
+	}
+	return schema.StepRun{}
+}
