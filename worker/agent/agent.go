@@ -51,7 +51,7 @@ func (a *Agent) Run(ctx context.Context) (err error) {
 		return fmt.Errorf("agent's key: %w", err)
 	}
 	if cfg.HTTP == nil {
-		if cfg.HTTP, err = NewHTTP(cfg.PhoneHome.CA); err != nil {
+		if cfg.HTTP, err = NewHTTP(cfg.PhoneHome.CA, 1); err != nil {
 			return err
 		}
 		defer cfg.HTTP.CloseIdleConnections()

@@ -234,7 +234,7 @@ func (b *burn) load(ctx context.Context, t *tasks, c Check) {
 	sampling, stop := context.WithCancel(ctx)
 	go func() {
 		defer close(sampled)
-		for pause(sampling, max(d/5, 50*time.Millisecond)) == nil {
+		for pause(sampling, min(max(d/4, 10*time.Millisecond), 5*time.Second)) == nil {
 			list, _ := t.devices.read(sampling)
 			b.peak(list)
 		}
@@ -291,6 +291,12 @@ func (b *burn) under(d agentproto.Device, metric string) (v float64, known, appl
 	return v, known, true
 }
 
+// idle reports whether no reading found the device at work.
+func (b *burn) idle(d agentproto.Device) bool {
+	v, known, _ := b.under(d, accelerator.Utilization)
+	return known && v < 0.1
+}
+
 func (b *burn) thermal(c Check) {
 	lo, hi := map[string]float64{}, map[string]float64{}
 	hottest := map[string]agentproto.Device{}
@@ -339,6 +345,9 @@ func (b *burn) links(c Check) {
 			case !known || !knownWant:
 				ok = false
 				b.inconclusive("%s: %s tells no %s", c.Name, accelerator.Identity(d), l.what)
+			case v < want && b.idle(d):
+				ok = false // an idle link saves power: that says nothing
+				b.inconclusive("%s: %s was never read under load", c.Name, accelerator.Identity(d))
 			case v < want:
 				ok = false
 				b.fail(d, c.Name, fmt.Sprintf("%s under load: %.0f of %.0f", l.what, v, want))

@@ -42,10 +42,10 @@ type client struct {
 	now    func() time.Time
 }
 
-// NewHTTP is an HTTP client for the API; ca is PEM, empty for the system's authorities. Several agents may share one.
-func NewHTTP(ca string) (*http.Client, error) {
+// NewHTTP is an HTTP client for the API, for so many agents that share it; ca is PEM, empty for the system's authorities.
+func NewHTTP(ca string, agents int) (*http.Client, error) {
 	tr := http.DefaultTransport.(*http.Transport).Clone()
-	tr.MaxIdleConnsPerHost = 4
+	tr.MaxIdleConns, tr.MaxIdleConnsPerHost = 0, 3*max(agents, 1) // a poll, a report and a heartbeat each
 	if ca != "" {
 		pool := x509.NewCertPool()
 		if !pool.AppendCertsFromPEM([]byte(ca)) {

@@ -26,8 +26,8 @@ import (
 
 // Names that a job's processes carry in their environment. The first is how they are found again.
 const (
-	markTask   = "GPUPOOL_TASK"
-	markServer = "GPUPOOL_SERVER"
+	MarkTask   = "GPUPOOL_TASK"   // the task's id
+	MarkServer = "GPUPOOL_SERVER" // the server's id
 )
 
 // supervisor is the shell over a job: it writes the job's exit status where a later life of the agent finds it. It
@@ -83,7 +83,7 @@ func (t *tasks) prepare(ctx context.Context, task agentproto.Task) *runTask {
 	maps.Copy(env, r.Env)
 	maps.Copy(env, accelerator.Visible(p.devices, all)) // after the job's own: what it may see is not its to say
 	maps.Copy(env, map[string]string{
-		markTask: task.ID, markServer: t.cfg.PhoneHome.Server,
+		MarkTask: task.ID, MarkServer: t.cfg.PhoneHome.Server,
 		"GPUPOOL_JOB": r.Job, "GPUPOOL_ATTEMPT": strconv.Itoa(r.Attempt), "GPUPOOL_RANK": strconv.Itoa(r.Rank),
 		"GPUPOOL_NODES": strconv.Itoa(max(r.Nodes, 1)), "GPUPOOL_PEERS": strings.Join(r.Peers, ","),
 	})
@@ -316,7 +316,7 @@ func (t *tasks) signal(ctx context.Context, r *record, sig syscall.Signal) {
 }
 
 func (t *tasks) query(r *record) proc.Query {
-	return proc.Query{Mark: markTask + "=" + r.ID, Session: r.Proc}
+	return proc.Query{Mark: MarkTask + "=" + r.ID, Session: r.Proc}
 }
 
 // sweepFor is how long killed processes may take to vanish. One that doesn't hangs in a driver, and holds its device.

@@ -1,0 +1,113 @@
+package lab
+
+import (
+	"context"
+	"errors"
+	"path/filepath"
+	"time"
+
+	"gpupool/deploy/lab/device"
+	"gpupool/worker/agent"
+	"gpupool/worker/agent/accelerator"
+)
+
+// runtimeVersion is the container runtime that an installed disk has.
+const runtimeVersion = "containerd 2.1.4"
+
+// runOS is the installed operating system, from its start (fresh) or from where an earlier process left it.
+func (m *machine) runOS(ctx context.Context, fresh bool) {
+	m.mu.Lock()
+	d := m.st.Disk
+	m.mu.Unlock()
+	if d == nil {
+		m.print("disk: %v", errNoDisk)
+		return
+	}
+	if fresh {
+		m.bmc.SetBootProgress("OSBootStarted")
+		if m.sleep(ctx, startTime) != nil {
+			return
+		}
+		m.killProcesses() // a warm reboot ends them too
+	}
+	p, err := agent.ParsePhoneHome(d.PhoneHome)
+	if err != nil {
+		m.print("disk: %v", err)
+		return
+	}
+	m.mu.Lock()
+	boot := m.st.BootID
+	if fresh || boot == "" {
+		boot = newBootID()
+	}
+	m.set = device.NewSet(m.model, m.st.Parts, boot, m.lab.cfg.Now, m.lab.load.of(d.Server))
+	m.changeLocked(func(s *state) { s.Stage, s.BootID = StageOS, boot })
+	set := m.set
+	m.mu.Unlock()
+	m.bmc.SetBootProgress("OSRunning")
+	m.print("%s login:", m.cfg.Name)
+	for ctx.Err() == nil {
+		if m.waitFault(ctx, AgentSilent, false) != nil {
+			return
+		}
+		err := m.runAgent(ctx, p, boot, set)
+		if ctx.Err() != nil {
+			return
+		}
+		m.print("gpupool-agent: %v", err)
+		m.log.Warn("agent ended; it is started again", "err", err)
+		if m.hasFault(AgentSilent) {
+			continue
+		}
+		if m.sleep(ctx, 10*time.Second) != nil { // as its unit says
+			return
+		}
+	}
+}
+
+// errSilenced ends the agent for a fault.
+var errSilenced = errors.New("killed")
+
+func (m *machine) runAgent(ctx context.Context, p agent.PhoneHome, boot string, set *device.Set) error {
+	h, err := m.lab.http(p.CA)
+	if err != nil {
+		return err
+	}
+	ctx, cancel := context.WithCancelCause(ctx)
+	defer cancel(nil)
+	silenced := make(chan struct{})
+	go func() {
+		defer close(silenced)
+		if m.waitFault(ctx, AgentSilent, true) == nil {
+			cancel(errSilenced)
+		}
+	}()
+	err = agent.New(agent.Config{
+		PhoneHome: p, StateDir: filepath.Join(m.dir, "disk", "agent"), Version: "lab",
+		Readers: []accelerator.Reader{set}, BurnIn: set, Suites: m.lab.suites(), HTTP: h, Table: m.lab.table, Now: m.lab.cfg.Now, Log: m.log,
+		Runtime: func(context.Context) (string, error) { return runtimeVersion, nil },
+		Machine: func() agent.Machine {
+			return agent.Machine{BootID: boot, Serial: m.cfg.Serial, UUID: m.cfg.UUID, Hostname: m.cfg.Name, CPUs: m.cfg.CPUs, MemoryBytes: m.cfg.Memory}
+		},
+	}).Run(ctx)
+	if c := context.Cause(ctx); errors.Is(c, errSilenced) {
+		err = c
+	}
+	cancel(nil)
+	<-silenced
+	return err
+}
+
+// suites are the agent's, with loads that last as long as the lab's hardware needs to show its faults.
+func (l *Lab) suites() map[string][]agent.Check {
+	all := map[string][]agent.Check{}
+	for name, checks := range agent.Suites {
+		for _, c := range checks {
+			if c.Seconds > 0 {
+				c.Seconds = max(1/l.cfg.Speed, 0.2) // readings must be had meanwhile
+			}
+			all[name] = append(all[name], c)
+		}
+	}
+	return all
+}
