@@ -13,7 +13,9 @@ import (
 	"github.com/gin-gonic/gin"
 	"github.com/goccy/go-yaml"
 	"github.com/goccy/go-yaml/ast"
+	"github.com/goccy/go-yaml/lexer"
 	"github.com/goccy/go-yaml/parser"
+	"github.com/goccy/go-yaml/token"
 
 	"gpupool/api/contract"
 	"gpupool/schema"
@@ -65,7 +67,11 @@ func yamlServers(b []byte) ([]json.RawMessage, error) {
 		first, _, _ := strings.Cut(yaml.FormatError(err, false, false), "\n")
 		return &schema.Error{Code: schema.CodeInvalid, Field: "body", Message: "it is not the YAML that is wanted: " + first, Hint: "one document with `servers:` and a list"}
 	}
-	f, err := parser.ParseBytes(b, 0)
+	tokens := lexer.Tokenize(string(b))
+	if nested(tokens) {
+		return nil, &schema.Error{Code: schema.CodeInvalid, Field: "body", Message: "it is nested too deep", Hint: fmt.Sprintf("at most %d levels", maxDepth)}
+	}
+	f, err := parser.Parse(tokens, 0)
 	if err != nil {
 		return nil, invalid(err)
 	}
@@ -99,9 +105,36 @@ func yamlServers(b []byte) ([]json.RawMessage, error) {
 	return out, nil
 }
 
+// nested reports whether brackets, or entries on one line, go deeper than any enrolment: the parser's time grows with the
+// square of the depth, and a hundred kilobytes of `- - - -` would take it a minute.
+func nested(tokens token.Tokens) bool {
+	depth, line, entries := 0, 0, 0
+	for _, t := range tokens {
+		switch t.Type {
+		case token.SequenceStartType, token.MappingStartType:
+			depth++
+		case token.SequenceEndType, token.MappingEndType:
+			depth--
+		case token.SequenceEntryType, token.MappingKeyType:
+			if t.Position.Line != line {
+				line, entries = t.Position.Line, 0
+			}
+			entries++
+		default:
+		}
+		if depth > maxDepth || entries > maxDepth {
+			return true
+		}
+	}
+	return false
+}
+
 type aliases struct{ found bool }
 
 func (v *aliases) Visit(n ast.Node) ast.Visitor {
+	if n == nil { // a document of nothing but marks
+		return v
+	}
 	switch n.Type() {
 	case ast.AnchorType, ast.AliasType, ast.MergeKeyType:
 		v.found = true

@@ -168,30 +168,32 @@ func TestABadBulkFileIsRefusedWholeAndNamesTheEntry(t *testing.T) {
 		kind, body, field string
 		names             []string
 	}{
-		"a serial twice":                 {"application/yaml", edit("SN2", `"0012345"`), "servers[1].serial", []string{"0012345", "servers[0]"}},
-		"a MAC twice":                    {"application/yaml", edit("0c:42:a1:00:00:02", "0C-42-A1-00-00-01"), "servers[1].macs", []string{"0c:42:a1:00:00:01"}},
-		"a multicast MAC":                {"application/yaml", bulkYAML, "servers[0].macs[1]", []string{"11-22-33-44-55-66"}},
-		"a MAC of five bytes":            {"application/yaml", edit("0c:42:a1:00:00:02", "0c:42:a1:00:00"), "servers[1].macs[0]", []string{"0c:42:a1:00:00"}},
-		"an unknown field":               {"application/yaml", edit("    serial: SN2", "    serail: SN2"), "servers[1].serail", []string{"no such field"}},
-		"a field twice":                  {"application/yaml", edit("    serial: SN2", "    serial: SN2\n    serial: SN3"), "body", nil},
-		"an unknown field at the top":    {"application/yaml", "sites: []\n" + good, "sites", nil},
-		"an address with a password":     {"application/yaml", edit("https://192.0.2.12", "https://u:p@192.0.2.12"), "servers[1].bmc_address", nil},
-		"more GPUs than a server has":    {"application/yaml", edit("accelerators: 8", "accelerators: 9007199254740993"), "servers[0].accelerators", []string{"9007199254740993"}},
-		"a number that is no number":     {"application/yaml", edit("accelerators: 8", "accelerators: eight"), "servers[0].accelerators", nil},
-		"a serial that is read as one":   {"application/yaml", edit(`"0012345"`, "12345"), "servers[0].serial", []string{"text"}},
-		"anchors":                        {"application/yaml", "x: &a [1]\ny: *a\n", "body", []string{"anchor"}},
-		"two documents":                  {"application/yaml", good + "---\n" + good, "body", []string{"2 YAML documents"}},
-		"no YAML":                        {"application/yaml", "servers: [", "body", nil},
-		"no servers":                     {"application/yaml", "servers: []", "servers", nil},
-		"an unknown column":              {"text/csv", csv("serial", "serail"), "serail", nil},
-		"a column twice":                 {"text/csv", csv("rack", "site"), "site", []string{"twice"}},
-		"a line that is too short":       {"text/csv", bulkCSV + "r1s3,eu\n", "body", nil},
-		"a number with a fraction":       {"text/csv", csv("h100-80gb,8,", "h100-80gb,8.0,"), "servers[0].accelerators", []string{"8.0"}},
-		"a serial twice, by CSV":         {"text/csv", csv("SN2", "0012345"), "servers[1].serial", []string{"0012345"}},
-		"nothing":                        {"text/csv", "", "body", nil},
-		"an unknown field, by JSON":      {"application/json", `{"servers":[{"colour":"red"}]}`, "servers[0].colour", nil},
-		"a kind that is not taken":       {"application/xml", "<servers/>", "Content-Type", []string{"text/csv"}},
-		"an unquoted password as number": {"application/yaml", edit("secret-2", "12345678"), "servers[1].bmc_password", []string{"text"}},
+		"a serial twice":                            {"application/yaml", edit("SN2", `"0012345"`), "servers[1].serial", []string{"0012345", "servers[0]"}},
+		"a MAC twice":                               {"application/yaml", edit("0c:42:a1:00:00:02", "0C-42-A1-00-00-01"), "servers[1].macs", []string{"0c:42:a1:00:00:01"}},
+		"a multicast MAC":                           {"application/yaml", bulkYAML, "servers[0].macs[1]", []string{"11-22-33-44-55-66"}},
+		"a MAC of five bytes":                       {"application/yaml", edit("0c:42:a1:00:00:02", "0c:42:a1:00:00"), "servers[1].macs[0]", []string{"0c:42:a1:00:00"}},
+		"an unknown field":                          {"application/yaml", edit("    serial: SN2", "    serail: SN2"), "servers[1].serail", []string{"no such field"}},
+		"a field twice":                             {"application/yaml", edit("    serial: SN2", "    serial: SN2\n    serial: SN3"), "body", nil},
+		"an unknown field at the top":               {"application/yaml", "sites: []\n" + good, "sites", nil},
+		"an address with a password":                {"application/yaml", edit("https://192.0.2.12", "https://u:p@192.0.2.12"), "servers[1].bmc_address", nil},
+		"more GPUs than a server has":               {"application/yaml", edit("accelerators: 8", "accelerators: 9007199254740993"), "servers[0].accelerators", []string{"9007199254740993"}},
+		"a number that is no number":                {"application/yaml", edit("accelerators: 8", "accelerators: eight"), "servers[0].accelerators", nil},
+		"a serial that is read as one":              {"application/yaml", edit(`"0012345"`, "12345"), "servers[0].serial", []string{"text"}},
+		"anchors":                                   {"application/yaml", "x: &a [1]\ny: *a\n", "body", []string{"anchor"}},
+		"a hundred thousand entries in one another": {"application/yaml", "servers: " + strings.Repeat("[", 100_000), "body", []string{"deep"}},
+		"the same without brackets":                 {"application/yaml", "servers:\n" + strings.Repeat("- ", 100_000), "body", []string{"deep"}},
+		"two documents":                             {"application/yaml", good + "---\n" + good, "body", []string{"2 YAML documents"}},
+		"no YAML":                                   {"application/yaml", "servers: [", "body", nil},
+		"no servers":                                {"application/yaml", "servers: []", "servers", nil},
+		"an unknown column":                         {"text/csv", csv("serial", "serail"), "serail", nil},
+		"a column twice":                            {"text/csv", csv("rack", "site"), "site", []string{"twice"}},
+		"a line that is too short":                  {"text/csv", bulkCSV + "r1s3,eu\n", "body", nil},
+		"a number with a fraction":                  {"text/csv", csv("h100-80gb,8,", "h100-80gb,8.0,"), "servers[0].accelerators", []string{"8.0"}},
+		"a serial twice, by CSV":                    {"text/csv", csv("SN2", "0012345"), "servers[1].serial", []string{"0012345"}},
+		"nothing":                                   {"text/csv", "", "body", nil},
+		"an unknown field, by JSON":                 {"application/json", `{"servers":[{"colour":"red"}]}`, "servers[0].colour", nil},
+		"a kind that is not taken":                  {"application/xml", "<servers/>", "Content-Type", []string{"text/csv"}},
+		"an unquoted password as number":            {"application/yaml", edit("secret-2", "12345678"), "servers[1].bmc_password", []string{"text"}},
 	} {
 		t.Run(name, func(t *testing.T) {
 			a := p.op("POST", "/v1/servers/bulk", c.body, "Content-Type: "+c.kind)
@@ -211,6 +213,7 @@ func FuzzBodiesNeverPanicAndAreEitherTakenOrNamed(f *testing.F) {
 	f.Add("application/yaml", bulkYAML)
 	f.Add("text/csv", bulkCSV)
 	f.Add("application/yaml", "servers: &a\n- *a\n")
+	f.Add("application/yaml", "---\n---\n")
 	f.Add("text/csv", "macs\n\"a b\"\n")
 	p := fuzzPool(f)
 	f.Fuzz(func(t *testing.T, kind, body string) {
