@@ -19,16 +19,16 @@ import (
 
 // followJob shows a job's changes until enough, and returns it as it then is.
 func (a *app) followJob(cmd *cobra.Command, c *client.Client, j contract.Job, enough func(contract.Job) bool) (contract.Job, error) {
-	return follow(cmd, c, j, cmd.OutOrStdout(), enough)
+	var last string
+	return follow(cmd, c, j, cmd.OutOrStdout(), &last, enough)
 }
 
-// follow long-polls a job and writes a line for each change of state or reason.
-func follow(cmd *cobra.Command, c *client.Client, j contract.Job, w io.Writer, enough func(contract.Job) bool) (contract.Job, error) {
-	last := ""
+// follow long-polls a job and writes a line for each change of state or reason; last is the line written before.
+func follow(cmd *cobra.Command, c *client.Client, j contract.Job, w io.Writer, last *string, enough func(contract.Job) bool) (contract.Job, error) {
 	for {
 		now := nowInstant()
-		if l := jobLine(j, now); w != nil && l != last {
-			last = l
+		if l := jobLine(j, now); w != nil && l != *last {
+			*last = l
 			fmt.Fprintln(w, now.Time().Format("15:04:05Z")+"  "+words.Printable(l, false))
 		}
 		if enough(j) {
@@ -124,7 +124,7 @@ func (a *app) jobWait() *cobra.Command {
 			for _, id := range args {
 				j, err := call.Do[contract.Job](c.GetJob(cmd.Context(), id, &contract.GetJobParams{}))
 				if err == nil {
-					j, err = follow(cmd, c, j, nil, func(j contract.Job) bool { return j.State.Ended() })
+					j, err = follow(cmd, c, j, nil, nil, func(j contract.Job) bool { return j.State.Ended() })
 				}
 				if err != nil {
 					if outer.Err() == nil && errors.Is(err, context.DeadlineExceeded) {
@@ -235,9 +235,10 @@ expired, lost) it is that of the table in the reference. Ctrl-C cancels the job.
 // stream shows a job's wait on standard error and the output of each of its attempts on standard output, until its end.
 func stream(cmd *cobra.Command, c *client.Client, j contract.Job, rank int) (contract.Job, error) {
 	shown := 0 // attempts whose output was shown
+	last := ""
 	for {
 		id := j.Id
-		next, err := follow(cmd, c, j, cmd.ErrOrStderr(), func(j contract.Job) bool {
+		next, err := follow(cmd, c, j, cmd.ErrOrStderr(), &last, func(j contract.Job) bool {
 			return j.State.Ended() || j.Attempt > shown && j.State != schema.JobQueued && j.State != schema.JobStarting
 		})
 		if err != nil {

@@ -345,7 +345,7 @@ func (w *watch) end() error {
 			arrived++
 		case s.Failure != nil:
 			stopped++
-			fmt.Fprintf(out, "\n%s stopped at %s: %s (%s)\n", s.Name, s.Failure.Step, words.Printable(s.Failure.Text, true), s.Failure.Code)
+			fmt.Fprintf(out, "\n%s stopped %s%s (%s)\n", s.Name, stoppedAt(s), words.Printable(s.Failure.Text, true), s.Failure.Code)
 			for _, verb := range strings.Split(remedy(s), "\n") {
 				fmt.Fprintln(out, "  "+verb)
 			}
@@ -389,7 +389,7 @@ func serverLine(f *followed, now schema.Instant) line {
 	case s.Phase != schema.PhaseOnboarding:
 		return line{stable: fmt.Sprintf("%-16s %s", s.Name, s.Phase)}
 	case s.Failure != nil && f.over:
-		return line{stable: fmt.Sprintf("%-16s stopped at %s: %s", s.Name, s.Failure.Step, words.Printable(s.Failure.Text, false))}
+		return line{stable: fmt.Sprintf("%-16s stopped %s%s", s.Name, stoppedAt(s), words.Printable(s.Failure.Text, false))}
 	}
 	l := line{stable: fmt.Sprintf("%-16s %d/%d %s", s.Name, slices.Index(schema.Steps, s.Step)+1, len(schema.Steps), s.Step)}
 	for _, st := range f.steps {

@@ -37,7 +37,7 @@ func (a *app) overview() *cobra.Command {
 				fmt.Fprintln(w, "\nWaits for a person")
 			}
 			for _, s := range o.Failures {
-				fmt.Fprintf(w, "  %s stopped at %s: %s\n    gpupool server show %s\n", s.Name, s.Failure.Step, words.Printable(s.Failure.Text, false), s.Name)
+				fmt.Fprintf(w, "  %s stopped %s%s\n    gpupool server show %s\n", s.Name, stoppedAt(s), words.Printable(s.Failure.Text, false), s.Name)
 			}
 			names := serverNames(cmd, c)
 			for _, r := range o.Repairs {

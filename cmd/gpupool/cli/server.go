@@ -213,12 +213,12 @@ func stepCell(s contract.Server) string {
 
 func remedyCell(s contract.Server) string {
 	switch {
-	case s.Failure != nil && s.Failure.Retryable:
+	case s.Failure == nil:
+		return ""
+	case s.Phase == schema.PhaseOnboarding && s.Failure.Retryable:
 		return "a person: retry, skip or abort"
-	case s.Failure != nil:
-		return "a person: see server show " + s.Name
 	}
-	return ""
+	return "a person: see server show " + s.Name
 }
 
 func (a *app) serverShow() *cobra.Command {
@@ -265,7 +265,7 @@ func showServer(w io.Writer, s contract.Server, steps contract.StepList, acc []s
 	f.put("Name", s.Name+"  ("+s.Id+")")
 	f.put("Phase", phaseCell(s)+": "+words.Phase(s.Phase))
 	if s.Failure != nil {
-		f.put("Stopped", fmt.Sprintf("%s: %s (%s)", s.Failure.Step, s.Failure.Text, s.Failure.Code))
+		f.put("Stopped", stoppedAt(s)+s.Failure.Text+" ("+s.Failure.Code+")")
 		f.put("What to do", remedy(s))
 	}
 	f.put("Place", strings.Trim(strings.Join([]string{s.Region, s.Site, s.Rack}, " / "), " /")+unit(s.Unit))
@@ -303,6 +303,14 @@ func showServer(w io.Writer, s contract.Server, steps contract.StepList, acc []s
 	}
 }
 
+// stoppedAt names the step that stopped, where a step did.
+func stoppedAt(s contract.Server) string {
+	if s.Failure.Step == "" {
+		return ""
+	}
+	return "at " + string(s.Failure.Step) + ": "
+}
+
 func unit(u int) string {
 	if u == 0 {
 		return ""
@@ -310,8 +318,12 @@ func unit(u int) string {
 	return " / U" + strconv.Itoa(u)
 }
 
-// remedy is what can be done about a stopped server, as commands.
+// remedy is what can be done about a stopped server, as commands. Only an onboarding has steps; anything else that stops
+// and waits for a person belongs to a repair.
 func remedy(s contract.Server) string {
+	if s.Phase != schema.PhaseOnboarding {
+		return "gpupool repair list --server " + s.Name
+	}
 	var out []string
 	if s.Failure.Retryable {
 		out = append(out, "gpupool server retry "+s.Name)

@@ -1,0 +1,116 @@
+package cli
+
+import (
+	"context"
+	"fmt"
+	"os"
+	"os/signal"
+	"strconv"
+	"strings"
+	"testing"
+
+	"github.com/rogpeppe/go-internal/testscript"
+	"go.uber.org/goleak"
+
+	"gpupool/api/testpool"
+	"gpupool/schema"
+)
+
+// leakless fails the run where a goroutine is left after the last test.
+type leakless struct{ m *testing.M }
+
+func (l leakless) Run() int {
+	code := l.m.Run()
+	// gorm's cache of statements has a goroutine without an end.
+	if err := goleak.Find(goleak.IgnoreAnyFunction("gorm.io/gorm/internal/lru.NewLRU[...].func1")); err != nil && code == 0 {
+		fmt.Fprintln(os.Stderr, err)
+		code = 1
+	}
+	return code
+}
+
+func TestMain(m *testing.M) {
+	testscript.Main(leakless{m}, map[string]func(){
+		"gpupool": func() {
+			ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt)
+			code := Execute(ctx, Root())
+			stop()
+			os.Exit(code)
+		},
+	})
+}
+
+// The scripts are sessions at a shell against a real API, each with a pool of its own. Beside testscript's own commands:
+//
+//	exits CODE COMMAND...            runs it and demands this exit code
+//	first VAR                        keeps the first line of the last output
+//	as NAME ROLE [TENANT [PROJECT]]  goes on with a new token of that role; "as operator" goes back
+//	break SERVER SLOT                fails an accelerator, which opens a repair; $REPAIR is its id
+func TestScripts(t *testing.T) {
+	testscript.Run(t, testscript.Params{
+		Dir:                 "testdata/script",
+		RequireExplicitExec: true,
+		Setup: func(e *testscript.Env) error {
+			p, err := testpool.Start()
+			if err != nil {
+				return err
+			}
+			e.Defer(func() {
+				if err := p.Close(); err != nil {
+					panic(err) // there is no way to fail from here
+				}
+			})
+			e.Values["pool"] = p
+			e.Setenv("GPUPOOL_URL", p.URL)
+			e.Setenv("GPUPOOL_TOKEN", p.Token)
+			e.Setenv("GPUPOOL_CONFIG", e.WorkDir+"/config.yaml")
+			return nil
+		},
+		Cmds: map[string]func(*testscript.TestScript, bool, []string){
+			"exits": func(ts *testscript.TestScript, _ bool, args []string) {
+				want, err := strconv.Atoi(args[0])
+				ts.Check(err)
+				err = ts.Exec(args[1], args[2:]...)
+				got := 0
+				if ee, ok := err.(interface{ ExitCode() int }); ok {
+					got = ee.ExitCode()
+				} else {
+					ts.Check(err)
+				}
+				if got != want {
+					ts.Fatalf("%s ends with %d, not %d", strings.Join(args[1:], " "), got, want)
+				}
+			},
+			"first": func(ts *testscript.TestScript, _ bool, args []string) {
+				line, _, _ := strings.Cut(ts.ReadFile("stdout"), "\n")
+				ts.Setenv(args[0], line)
+			},
+			"as": func(ts *testscript.TestScript, _ bool, args []string) {
+				p := ts.Value("pool").(*testpool.Pool)
+				if args[0] == "operator" {
+					ts.Setenv("GPUPOOL_TOKEN", p.Token)
+					return
+				}
+				args = append(args, "", "")
+				token, err := p.NewToken(context.Background(), args[0], schema.Role(args[1]), args[2], args[3])
+				ts.Check(err)
+				ts.Setenv("GPUPOOL_TOKEN", token)
+			},
+			"break": func(ts *testscript.TestScript, _ bool, args []string) {
+				p := ts.Value("pool").(*testpool.Pool)
+				r, err := p.Break(context.Background(), args[0], args[1])
+				ts.Check(err)
+				drained := false
+				for !drained { // each change of the pool may be the last job's end
+					w := p.Store.Watch("all")
+					if drained, err = p.Store.RepairDrained(context.Background(), r.ID); err == nil && !drained {
+						<-w.C
+					}
+					w.Close()
+					ts.Check(err)
+				}
+				ts.Setenv("REPAIR", r.ID)
+			},
+		},
+	})
+}
