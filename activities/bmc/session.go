@@ -141,50 +141,95 @@ func (c *conn) tokenNow() Secret {
 	return c.token
 }
 
-// loginWith tries one secret, within the budget.
+// errNoSessions says that the BMC has no session service: Basic is the only way in.
+var errNoSessions = errors.New("no session service")
+
+// loginWith tries one secret, within the budget, and takes up what it opens.
 func (c *conn) loginWith(ctx context.Context, root *resource, l Login) error {
+	token, uri, err := c.try(ctx, root, l)
+	switch {
+	case err != nil:
+		return err
+	case token == "":
+		c.mu.Lock()
+		c.basic = &l
+		c.mu.Unlock()
+		return c.settle(ctx, func(s *State) { s.Refused, s.TryingTill = nil, time.Time{} })
+	}
+	return c.loggedIn(ctx, l, token, uri)
+}
+
+// try logs in with one secret, within the budget. An empty token means that Basic worked.
+func (c *conn) try(ctx context.Context, root *resource, l Login) (token Secret, uri string, err error) {
 	rev := l.revision()
 	if err := c.permit(ctx, rev); err != nil {
-		return err
+		return "", "", err
 	}
-	uri := root.link("Links", "Sessions")
-	if uri == "" {
-		uri = defaultSessions
+	token, uri, err = c.openSession(ctx, root, l)
+	if errors.Is(err, errNoSessions) {
+		token, uri, err = "", "", c.proveBasic(ctx, l)
 	}
-	body, err := json.Marshal(map[string]string{"UserName": l.User, "Password": string(l.Password)})
+	switch {
+	case err == nil:
+		return token, uri, nil
+	case isKind(err, ErrCredential):
+		c.pool.log.WarnContext(ctx, "bmc refused the login", "bmc", c.address, "user", l.User)
+		return "", "", errors.Join(err, c.settle(ctx, func(s *State) { s.TryingTill = time.Time{} })) // stays counted
+	}
+	// No answer, or "not now", is no refusal. If it was judged after all, the next try is counted anew: at worst one login
+	// more than the budget in a case where the BMC died with the password in its mouth.
+	return "", "", errors.Join(err, c.settle(ctx, func(s *State) { s.takeBack(rev) }))
+}
+
+// openSession opens a session.
+func (c *conn) openSession(ctx context.Context, root *resource, l Login) (Secret, string, error) {
+	uri := orDefault(root.link("Links", "Sessions"), defaultSessions)
+	body, err := marshalSecret(map[string]any{"UserName": l.User, "Password": string(l.Password)})
 	if err != nil {
-		return fmt.Errorf("login to %s: %w", c.address, err)
+		return "", "", err
 	}
 	a, err := c.exchange(ctx, http.MethodPost, uri, http.Header{}, body)
 	if err != nil {
-		// No answer is no refusal: it may not have been judged. A BMC that died with the password in its mouth counts
-		// one login too few, not one too many tries of ours: the next try is counted anew.
-		return errors.Join(err, c.settle(ctx, func(s *State) { s.takeBack(rev) }))
+		return "", "", err
 	}
 	switch {
 	case a.status >= 200 && a.status < 300:
-		return c.loggedIn(ctx, l, a)
+		token := Secret(a.header.Get("X-Auth-Token"))
+		if token == "" {
+			return "", "", &Error{Kind: ErrBody, Address: c.address, URI: uri, Status: a.status, Detail: "a session without X-Auth-Token"}
+		}
+		return token, sessionPath(a), nil
 	case a.status == http.StatusNotFound || a.status == http.StatusMethodNotAllowed || a.status == http.StatusNotImplemented:
-		return c.basicLogin(ctx, l)
+		return "", "", errNoSessions
 	}
 	e := c.refusal("", uri, asGofish(a))
 	switch {
-	case e.Kind == ErrCredential || e.Kind == ErrPasswordChange || a.status == http.StatusForbidden:
-		if e.Kind == ErrRefused {
-			e.Kind = ErrCredential
-		}
-		if e.Kind == ErrCredential {
-			if err := c.settle(ctx, func(s *State) { s.TryingTill = time.Time{} }); err != nil {
-				return err
-			}
-			e.Hint = "put the right password; it is taken up without a restart"
-			c.pool.log.WarnContext(ctx, "bmc refused the login", "bmc", c.address, "user", l.User, "status", a.status)
-			return e // stays counted
-		}
 	case has(strings.Split(e.MessageID, ","), "SessionLimitExceeded"):
 		e.Kind, e.Hint = ErrBusy, "all sessions of the bmc are taken; they end by its own timeout, or log others out"
+	case e.Kind == ErrRefused && a.status == http.StatusForbidden, e.Kind == ErrCredential:
+		e.Kind, e.Hint = ErrCredential, hintPassword
 	}
-	return errors.Join(e, c.settle(ctx, func(s *State) { s.takeBack(rev) }))
+	return "", "", e
+}
+
+// hintPassword is what an operator can do about a refused login.
+const hintPassword = "put the right password; it is taken up without a restart"
+
+// proveBasic proves a secret by Basic, for BMCs without sessions.
+func (c *conn) proveBasic(ctx context.Context, l Login) error {
+	const uri = "/redfish/v1/Systems"
+	a, err := c.exchange(ctx, http.MethodGet, uri, basicHeader(http.Header{}, l), nil)
+	if err != nil {
+		return err
+	}
+	if a.status != http.StatusUnauthorized && a.status != http.StatusForbidden {
+		return nil
+	}
+	e := c.refusal("", uri, asGofish(a))
+	if e.Kind == ErrRefused || e.Kind == ErrCredential {
+		e.Kind, e.Hint = ErrCredential, hintPassword
+	}
+	return e
 }
 
 // permit takes one login from the budget.
@@ -192,7 +237,7 @@ func (c *conn) permit(ctx context.Context, rev string) error {
 	err := c.pool.shared.Update(ctx, c.address, func(s *State) error { return s.permit(rev, now(), c.pool.cfg.Timing.Call) })
 	var open *errBreaker
 	if errors.As(err, &open) {
-		return &Error{Kind: ErrCredential, Address: c.address, Err: open, Hint: "put the right password; it is taken up without a restart"}
+		return &Error{Kind: ErrCredential, Address: c.address, Err: open, Hint: hintPassword}
 	}
 	return err
 }
@@ -203,11 +248,7 @@ func (c *conn) settle(ctx context.Context, change func(*State)) error {
 }
 
 // loggedIn takes up a session that was opened.
-func (c *conn) loggedIn(ctx context.Context, l Login, a *answer) error {
-	token, uri := Secret(a.header.Get("X-Auth-Token")), sessionPath(a)
-	if token == "" {
-		return &Error{Kind: ErrBody, Address: c.address, URI: uri, Status: a.status, Detail: "a session without X-Auth-Token"}
-	}
+func (c *conn) loggedIn(ctx context.Context, l Login, token Secret, uri string) error {
 	var theirs Secret
 	err := c.settle(ctx, func(s *State) {
 		s.Refused, s.TryingTill = nil, time.Time{}
@@ -286,26 +327,6 @@ func (c *conn) close(ctx context.Context) error {
 	return nil
 }
 
-// basicLogin proves a secret by Basic, for BMCs without sessions. It is already counted.
-func (c *conn) basicLogin(ctx context.Context, l Login) error {
-	rev := l.revision()
-	a, err := c.exchange(ctx, http.MethodGet, "/redfish/v1/Systems", basicHeader(http.Header{}, l), nil)
-	if err != nil {
-		return errors.Join(err, c.settle(ctx, func(s *State) { s.takeBack(rev) }))
-	}
-	if a.status == http.StatusUnauthorized || a.status == http.StatusForbidden {
-		e := c.refusal("", "/redfish/v1/Systems", asGofish(a))
-		if e.Kind == ErrRefused {
-			e.Kind = ErrCredential
-		}
-		return errors.Join(e, c.settle(ctx, func(s *State) { s.TryingTill = time.Time{} }))
-	}
-	c.mu.Lock()
-	c.basic = &l
-	c.mu.Unlock()
-	return c.settle(ctx, func(s *State) { s.Refused, s.TryingTill = nil, time.Time{} })
-}
-
 // basicExchange sends one request with the password. Each is a login of its own to the BMC's lockout, so there is one at
 // a time, and the first refusal ends Basic until the secret has been judged again.
 func (c *conn) basicExchange(ctx context.Context, method, uri string, h http.Header, body []byte) (*answer, error) {
@@ -338,4 +359,31 @@ func (c *conn) basicExchange(ctx context.Context, method, uri string, h http.Hea
 func basicHeader(h http.Header, l Login) http.Header {
 	h.Set("Authorization", "Basic "+base64.StdEncoding.EncodeToString([]byte(l.User+":"+string(l.Password))))
 	return h
+}
+
+// TryLogin proves a secret by logging in with it and out again, within the BMC's login budget. It leaves the shared
+// session alone.
+func (c *Client) TryLogin(ctx context.Context, l Login) (err error) {
+	defer c.conn.named("try a login at", &err)
+	root, err := c.conn.root(ctx)
+	if err != nil {
+		return err
+	}
+	if err := c.conn.lock(ctx); err != nil {
+		return err
+	}
+	defer c.conn.unlock()
+	for {
+		token, uri, err := c.conn.try(ctx, root, l)
+		if err == nil {
+			c.conn.logout(context.WithoutCancel(ctx), token, uri)
+			return c.conn.settle(ctx, func(s *State) { s.Refused, s.TryingTill = nil, time.Time{} })
+		}
+		if !errors.Is(err, errTrying) {
+			return err
+		}
+		if err := sleep(ctx, min(c.conn.pool.cfg.Timing.Poll, 100*time.Millisecond)); err != nil {
+			return err
+		}
+	}
 }
