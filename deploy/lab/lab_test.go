@@ -374,7 +374,6 @@ func TestPowerOffEndsAJobAndTheAgentSaysSoAfterwards(t *testing.T) {
 	w.onboard("s1", 1)
 	w.api.Give(w.id("s1"), agenttest.Run("job", 1, agentproto.Run{Job: "j", Command: []string{"sleep", "60"}, Devices: []string{w.at("s1").Devices[0].Serial}}))
 	until(t, "it runs", func() bool { return len(w.api.Reports("job")) > 0 })
-	time.AfterFunc(4*time.Second, func() { t.Logf("%+v", w.api.Reports("job")) })
 	until(t, "its device is busy", func() bool {
 		h := w.api.Heartbeats(w.id("s1"))
 		d := h[len(h)-1].Devices

@@ -578,7 +578,7 @@ func TestAJobThatEndedWhileTheAgentWasDown(t *testing.T) {
 	gone := func(id string, kill bool) {
 		t.Helper()
 		for end := time.Now().Add(10 * time.Second); ; {
-			ps, err := table.Find(t.Context(), proc.Query{Mark: "GPUPOOL_TASK=" + id})
+			ps, err := table.Find(t.Context(), proc.Query{Marks: []string{"GPUPOOL_TASK=" + id, "GPUPOOL_SERVER=" + w.server}})
 			if err != nil {
 				t.Fatal(err)
 			}
@@ -614,12 +614,15 @@ func TestAServerThatRestartedLostItsJobs(t *testing.T) {
 	if err := stop(); err != nil {
 		t.Fatal(err)
 	}
-	marks, err := proc.New("").Marks("GPUPOOL_SERVER")
-	if err != nil {
-		t.Fatal(err)
-	}
-	for _, p := range marks[w.server] { // the power goes
-		_ = syscall.Kill(p.PID, syscall.SIGKILL)
+	for left := true; left; { // the power goes
+		marks, err := proc.New("").Marks("GPUPOOL_SERVER")
+		if err != nil {
+			t.Fatal(err)
+		}
+		for _, p := range marks[w.server] {
+			_ = syscall.Kill(p.PID, syscall.SIGKILL)
+		}
+		left = len(marks[w.server]) > 0
 	}
 	m := w.cfg.Machine()
 	m.BootID = "boot-2"

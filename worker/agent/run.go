@@ -316,7 +316,8 @@ func (t *tasks) signal(ctx context.Context, r *record, sig syscall.Signal) {
 }
 
 func (t *tasks) query(r *record) proc.Query {
-	return proc.Query{Mark: MarkTask + "=" + r.ID, Session: r.Proc}
+	// The server too: several agents may share a machine, as in the lab.
+	return proc.Query{Marks: []string{MarkTask + "=" + r.ID, MarkServer + "=" + t.cfg.PhoneHome.Server}, Session: r.Proc}
 }
 
 // sweepFor is how long killed processes may take to vanish. One that doesn't hangs in a driver, and holds its device.

@@ -57,7 +57,7 @@ func openTasks(cfg Config, boot string, devs *devices) (*tasks, error) {
 // resume takes up what an earlier life of the agent left: jobs that live are adopted, looking tasks are begun again,
 // and what can't be known is said so.
 func (t *tasks) resume(ctx context.Context) error {
-	marks, err := t.cfg.Table.Marks(MarkTask)
+	marks, err := t.cfg.Table.Marks(MarkTask, MarkServer+"="+t.cfg.PhoneHome.Server)
 	if err != nil {
 		return err
 	}
@@ -72,7 +72,7 @@ func (t *tasks) resume(ctx context.Context) error {
 			if err := pause(ctx, 100*time.Millisecond); err != nil {
 				return err
 			}
-			if marks, err = t.cfg.Table.Marks(MarkTask); err != nil {
+			if marks, err = t.cfg.Table.Marks(MarkTask, MarkServer+"="+t.cfg.PhoneHome.Server); err != nil {
 				return err
 			}
 			break

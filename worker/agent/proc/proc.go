@@ -1,6 +1,6 @@
 // Package proc finds, in /proc, the processes of a task, and proves that none is left.
 //
-// A task's processes are those that carry its mark in the environment they began with, and those of the session and
+// A task's processes are those that carry its marks in the environment they began with, and those of the session and
 // process group that its first process opened; so a descendant is found although it changed its group, and although
 // it dropped its environment, but not when it did both. Where the agent may use a control group, that closes the gap.
 //
@@ -20,6 +20,7 @@ import (
 	"path/filepath"
 	"slices"
 	"strconv"
+	"strings"
 	"sync"
 	"time"
 )
@@ -40,8 +41,8 @@ type Process struct {
 
 // Query names a task's processes.
 type Query struct {
-	Mark    string // NAME=value in their first environment
-	Session ID     // the process that opened their session and group; zero = only by Mark
+	Marks   []string // NAME=value, all of them in their first environment
+	Session ID       // the process that opened their session and group; zero = only by Marks
 }
 
 // Table is the process table of this machine. It serves any number of askers with one scan at a time.
@@ -188,7 +189,7 @@ func (t *Table) pass(batch []*waiter) (clean bool, err error) {
 				}
 				// Another user's process can't be looked into. It is none of ours then, unless it changed its user.
 			}
-			if w.q.Mark != "" && carries(env, w.q.Mark) {
+			if len(w.q.Marks) > 0 && carries(env, w.q.Marks) {
 				w.found = append(w.found, p)
 			}
 		}
@@ -196,27 +197,27 @@ func (t *Table) pass(batch []*waiter) (clean bool, err error) {
 	return clean, nil
 }
 
-// Marks groups every live process that carries name=... in its first environment by the value.
-func (t *Table) Marks(name string) (map[string][]Process, error) {
+// Marks groups every live process that carries name=..., and all of the marks, in its first environment, by the value.
+func (t *Table) Marks(name string, marks ...string) (map[string][]Process, error) {
 	pids, err := t.pids()
 	if err != nil {
 		return nil, err
 	}
-	marks := map[string][]Process{}
+	by := map[string][]Process{}
 	for _, pid := range pids {
 		env, err := os.ReadFile(filepath.Join(t.root, strconv.Itoa(pid), "environ"))
 		if err != nil {
 			continue
 		}
 		v, ok := lookup(env, name)
-		if !ok {
+		if !ok || !carries(env, marks) {
 			continue
 		}
 		if p, err := t.stat(pid); err == nil && p.State != 'Z' && p.State != 'X' {
-			marks[v] = append(marks[v], p)
+			by[v] = append(by[v], p)
 		}
 	}
-	return marks, nil
+	return by, nil
 }
 
 func (t *Table) pids() ([]int, error) {
@@ -275,15 +276,14 @@ func parseStat(pid int, b []byte) (Process, error) {
 	return p, nil
 }
 
-func carries(env []byte, mark string) bool {
-	for len(env) > 0 {
-		v, rest, _ := bytes.Cut(env, []byte{0})
-		if string(v) == mark {
-			return true
+func carries(env []byte, marks []string) bool {
+	for _, m := range marks {
+		name, want, _ := strings.Cut(m, "=")
+		if v, ok := lookup(env, name); !ok || v != want {
+			return false
 		}
-		env = rest
 	}
-	return false
+	return true
 }
 
 func lookup(env []byte, name string) (string, bool) {
