@@ -39,17 +39,20 @@ func (s *Server) agentRoutes(e *gin.Engine) {
 	e.POST(agentproto.PathReport, s.agentReport)
 }
 
+// agentAddress counts agents' failures apart from people's: many share an address, and a server that was retired asks on.
+func agentAddress(c *gin.Context) string { return "agent " + c.ClientIP() }
+
 // agent proves by the signature over method, path and body which server's agent calls.
 func (s *Server) agent(c *gin.Context, body []byte) (server string, err error) {
 	server, at, sig, err := agentproto.Parse(c.GetHeader("Authorization"))
 	if err != nil {
-		return "", s.auth.Failed(c.ClientIP(), err.Error())
+		return "", s.auth.Failed(agentAddress(c), err.Error())
 	}
 	now := s.c.Clock()
 	for _, fresh := range []bool{false, true} {
 		key, cached, err := s.agentKey(c.Request.Context(), server, now, fresh)
 		if schema.Is(err, schema.CodeUnauthenticated) {
-			return "", s.auth.Failed(c.ClientIP(), fmt.Sprintf("no agent of server %q has registered", server))
+			return "", s.auth.Failed(agentAddress(c), fmt.Sprintf("no agent of server %q has registered", server))
 		}
 		if err != nil {
 			return "", err
@@ -59,7 +62,7 @@ func (s *Server) agent(c *gin.Context, body []byte) (server string, err error) {
 			return server, nil
 		}
 		if !cached {
-			return "", s.auth.Failed(c.ClientIP(), err.Error())
+			return "", s.auth.Failed(agentAddress(c), err.Error())
 		}
 	}
 	return "", errors.New("unreachable: the second key is never from memory")
@@ -90,7 +93,7 @@ func (s *Server) agentRegister(c *gin.Context) {
 	}
 	token, ok := strings.CutPrefix(c.GetHeader("Authorization"), "Bearer ")
 	if !ok || token == "" {
-		s.fail(c, s.auth.Failed(c.ClientIP(), "no phone-home token was sent"))
+		s.fail(c, s.auth.Failed(agentAddress(c), "no phone-home token was sent"))
 		return
 	}
 	var in agentproto.Register
@@ -100,7 +103,7 @@ func (s *Server) agentRegister(c *gin.Context) {
 	}
 	if err := s.c.Store.RegisterAgent(c.Request.Context(), store.HashToken(token), in); err != nil {
 		if code := schema.CodeOf(err); code == schema.CodeForbidden || code == schema.CodeNotFound {
-			if limited := s.auth.Failed(c.ClientIP(), ""); schema.Is(limited, schema.CodeLimited) {
+			if limited := s.auth.Failed(agentAddress(c), ""); schema.Is(limited, schema.CodeLimited) {
 				err = limited
 			}
 		}

@@ -100,7 +100,7 @@ func (a *Authenticator) byHash(ctx context.Context, hash, address string) (Ident
 	e, ok := a.known[hash]
 	a.mu.Unlock()
 	if !ok || now.After(e.until) {
-		if a.exhausted(address) {
+		if !ok && a.exhausted(address) {
 			return Identity{}, tooMany("too many wrong credentials from this address", "wait a minute")
 		}
 		t, err := a.c.Tokens(ctx, hash)
@@ -174,7 +174,7 @@ func (a *Authenticator) Failed(address, what string) error {
 }
 
 // exhausted reports whether address has sent so many wrong credentials that an unknown one is not even looked up. Tokens
-// in memory go on working, so that one bad client behind an address does not lock the others out.
+// that were good before go on working, so that one bad client behind an address does not lock the others out.
 func (a *Authenticator) exhausted(address string) bool {
 	a.mu.Lock()
 	defer a.mu.Unlock()
