@@ -1,0 +1,216 @@
+//go:build netns
+
+package realclients
+
+import (
+	"crypto/sha256"
+	"fmt"
+	"math/rand/v2"
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+	"time"
+
+	"gpupool/pxe"
+	"gpupool/pxe/boot"
+	"gpupool/schema"
+)
+
+// script is what the clients call: it keeps what they were given, and gives the interface its address.
+func script(t *testing.T) (path, out string) {
+	t.Helper()
+	out = filepath.Join(t.TempDir(), "given")
+	path = filepath.Join(filepath.Dir(out), "script")
+	if err := os.WriteFile(path, []byte(`#!/bin/sh
+echo "event=$1$reason" >>`+out+`
+env >>`+out+`
+a=${ip:-$new_ip_address}
+[ -z "$a" ] || ip address replace $a/24 dev eth0
+`), 0o755); err != nil {
+		t.Fatal(err)
+	}
+	return path, out
+}
+
+func given(t *testing.T, out string, lines ...string) {
+	t.Helper()
+	b, err := os.ReadFile(out)
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, l := range lines {
+		if !strings.Contains(string(b), l+"\n") {
+			t.Fatalf("the client was not given %q:\n%s", l, b)
+		}
+	}
+}
+
+func TestUdhcpc(t *testing.T) {
+	need(t, "udhcpc", "udhcpc")
+	s := newSite(t, nil)
+	h := s.host(t, 1, "br0")
+	s.machine(h, schema.PhaseAvailable)
+	sh, out := script(t)
+	h.do("udhcpc", "-i", "eth0", "-f", "-n", "-q", "-t", "4", "-s", sh)
+	ip := s.leased(h.mac)
+	given(t, out, "event=bound", "ip="+ip, "router=10.77.0.254", "dns=10.77.0.53", "lease=3600", "serverid=10.77.0.1", "hostname=node-0101", "mask=24")
+	// It asks for its earlier address, and releases it at its end.
+	// (With -q busybox says that it releases and sends nothing, so it is ended instead.)
+	if out, err := h.try("timeout", "--preserve-status", "-s", "TERM", "2", "udhcpc", "-i", "eth0", "-f", "-n", "-R", "-t", "4", "-s", sh, "-r", ip); err != nil {
+		t.Fatalf("%v %s", err, out)
+	}
+	s.wait(5*time.Second, boot.KindRelease, h.mac, func(e schema.BootEvidence) bool { return e.Result == "ok" && e.IP == ip })
+	if s.leased(h.mac) != "" {
+		t.Fatal("the lease is still live after its release")
+	}
+}
+
+func TestDhclient(t *testing.T) {
+	need(t, "dhclient", "isc-dhcp-client")
+	s := newSite(t, nil)
+	h := s.host(t, 2, "br0")
+	s.machine(h, schema.PhaseAvailable)
+	sh, out := script(t)
+	dir := t.TempDir()
+	run := func() {
+		t.Helper()
+		c := h.command("dhclient", "-4", "-1", "-sf", sh, "-lf", dir+"/leases", "-pf", dir+"/pid", "eth0")
+		if b, err := c.CombinedOutput(); err != nil {
+			t.Fatalf("%v %s", err, b)
+		}
+	}
+	run()
+	ip := s.leased(h.mac)
+	given(t, out, "event=BOUND", "new_ip_address="+ip, "new_routers=10.77.0.254", "new_dhcp_lease_time=3600", "new_subnet_mask=255.255.255.0")
+	h.do("dhclient", "-4", "-x", "-sf", sh, "-lf", dir+"/leases", "-pf", dir+"/pid", "eth0")
+	// With its lease file it comes up in INIT-REBOOT.
+	run()
+	given(t, out, "event=REBOOT")
+	if got := s.leased(h.mac); got != ip {
+		t.Fatalf("after the reboot it has %s, had %s", got, ip)
+	}
+	h.do("dhclient", "-4", "-r", "-sf", sh, "-lf", dir+"/leases", "-pf", dir+"/pid", "eth0")
+	s.wait(5*time.Second, boot.KindRelease, h.mac, func(e schema.BootEvidence) bool { return e.Result == "ok" })
+}
+
+func TestDhcpcd(t *testing.T) {
+	need(t, "dhcpcd", "dhcpcd")
+	s := newSite(t, nil)
+	h := s.host(t, 3, "br0")
+	s.machine(h, schema.PhaseAvailable)
+	sh, out := script(t)
+	h.do("dhcpcd", "-4", "-1", "-B", "-t", "10", "-c", sh, "--noipv4ll", "eth0")
+	given(t, out, "new_ip_address="+s.leased(h.mac), "new_routers=10.77.0.254", "new_dhcp_server_identifier=10.77.0.1")
+}
+
+// TestAMachineIsOneWhateverItCallsItself: three clients on one interface, each with its own client identifier.
+func TestAMachineIsOneWhateverItCallsItself(t *testing.T) {
+	need(t, "udhcpc", "udhcpc")
+	s := newSite(t, nil)
+	h := s.host(t, 4, "br0")
+	s.machine(h, schema.PhaseAvailable)
+	sh, _ := script(t)
+	ips := map[string]bool{}
+	for _, id := range []string{"3d:0101020304050607", "3d:ff00000000000200000ab1", "3d:00666972"} {
+		h.do("udhcpc", "-i", "eth0", "-f", "-n", "-q", "-t", "4", "-s", sh, "-C", "-x", strings.Replace(id, "3d", "0x3d", 1))
+		ips[s.leased(h.mac)] = true
+	}
+	if len(ips) != 1 || ips[""] {
+		t.Fatalf("one machine was given %v", ips)
+	}
+}
+
+func TestAStrangerIsNotAnswered(t *testing.T) {
+	need(t, "udhcpc", "udhcpc")
+	s := newSite(t, func(c *pxe.Config) { c.Unknown = "record" })
+	h := s.host(t, 5, "br0")
+	sh, _ := script(t)
+	if out, err := h.try("udhcpc", "-i", "eth0", "-f", "-n", "-q", "-t", "2", "-T", "1", "-s", sh); err == nil {
+		t.Fatalf("a stranger was given an address: %s", out)
+	}
+	s.wait(5*time.Second, boot.KindUnknown, h.mac, nil)
+}
+
+// TestAnAddressThatIsInUseIsNotOffered: the address that the machine would get has been taken by hand.
+func TestAnAddressThatIsInUseIsNotOffered(t *testing.T) {
+	need(t, "udhcpc", "udhcpc")
+	s := newSite(t, func(c *pxe.Config) { c.Subnets[0].Range = "10.77.0.100-10.77.0.101" })
+	squatter := s.host(t, 6, "br0")
+	squatter.run("ip address add 10.77.0.100/24 dev eth0")
+	squatter2 := s.host(t, 7, "br0")
+	s.machine(squatter2, schema.PhaseAvailable)
+	sh, _ := script(t)
+	squatter2.do("udhcpc", "-i", "eth0", "-f", "-n", "-q", "-t", "6", "-s", sh, "-r", "10.77.0.100")
+	if got := s.leased(squatter2.mac); got != "10.77.0.101" {
+		t.Fatalf("it was given %q, want 10.77.0.101: 10.77.0.100 is in use", got)
+	}
+}
+
+func TestNmapsDiscovery(t *testing.T) {
+	need(t, "nmap", "nmap")
+	s := newSite(t, nil)
+	h := s.host(t, 8, "br0")
+	s.machine(h, schema.PhaseAvailable)
+	h.run("ip address add 10.77.0.200/24 dev eth0") // nmap wants one to use an interface at all
+	out := h.do("nmap", "--script", "broadcast-dhcp-discover", "-e", "eth0", "--script-args", "broadcast-dhcp-discover.mac="+h.mac)
+	for _, want := range []string{"DHCP Message Type: DHCPOFFER", "Server Identifier: 10.77.0.1", "Router: 10.77.0.254", "Subnet Mask: 255.255.255.0", "IP Offered: 10.77.0.1"} {
+		if !strings.Contains(out, want) {
+			t.Fatalf("nmap does not report %q:\n%s", want, out)
+		}
+	}
+}
+
+// TestBehindARealRelay: dnsmasq relays between a network of clients and the service.
+func TestBehindARealRelay(t *testing.T) {
+	need(t, "dnsmasq", "dnsmasq-base")
+	need(t, "udhcpc", "udhcpc")
+	s := newSite(t, func(c *pxe.Config) {
+		c.Mode = "relay"
+		c.Subnets = append(c.Subnets, pxe.Subnet{CIDR: "10.88.0.0/24", Range: "10.88.0.100-10.88.0.110", Routers: []string{"10.88.0.1"}})
+	})
+	s.relay(t)
+	h := s.host(t, 21, "br1")
+	s.machine(h, schema.PhaseAvailable)
+	sh, out := script(t)
+	h.do("udhcpc", "-i", "eth0", "-f", "-n", "-q", "-t", "4", "-s", sh)
+	given(t, out, "event=bound", "router=10.88.0.1", "serverid=10.77.0.1")
+	rows, _ := s.leases.List(t.Context(), "10.88.0.0/24")
+	if len(rows) != 1 || rows[0].MAC != h.mac {
+		t.Fatalf("leases: %+v", rows)
+	}
+}
+
+func TestTFTPAndHTTPClients(t *testing.T) {
+	need(t, "curl", "curl")
+	need(t, "tftp", "tftp-hpa")
+	s := newSite(t, nil)
+	h := s.host(t, 9, "br0")
+	h.run("ip address add 10.77.0.9/24 dev eth0")
+	b := make([]byte, 9<<20+13)
+	r := rand.NewChaCha8([32]byte{1})
+	r.Read(b)
+	s.put("initrd", b)
+	want := fmt.Sprintf("%x", sha256.Sum256(b))
+	for name, args := range map[string][]string{
+		"curl by HTTP":                {"curl", "-sf", "-o", "f", "http://10.77.0.1:8080/files/initrd"},
+		"curl by HTTP in two parts":   {"sh", "-c", "curl -sf -r 0-999999 -o f http://10.77.0.1:8080/files/initrd && curl -sf -C - -o f http://10.77.0.1:8080/files/initrd"},
+		"curl by TFTP":                {"curl", "-sf", "-o", "f", "tftp://10.77.0.1/initrd"},
+		"curl by TFTP, 1468":          {"curl", "-sf", "--tftp-blksize", "1468", "-o", "f", "tftp://10.77.0.1/initrd"},
+		"curl by TFTP, no options":    {"curl", "-sf", "--tftp-no-options", "-o", "f", "tftp://10.77.0.1/initrd"},
+		"curl by TFTP, too large":     {"curl", "-sf", "--tftp-blksize", "60000", "-o", "f", "tftp://10.77.0.1/initrd"},
+		"tftp-hpa":                    {"tftp", "-m", "binary", "10.77.0.1", "-c", "get", "initrd", "f"},
+		"tftp-hpa with IPv4, slashes": {"tftp", "-4", "-m", "binary", "10.77.0.1", "-c", "get", "//initrd", "f"},
+	} {
+		t.Run(name, func(t *testing.T) {
+			dir := t.TempDir()
+			out := h.do(append([]string{"sh", "-c", "cd " + dir + " && \"$@\" && sha256sum f", "sh"}, args...)...)
+			if !strings.HasPrefix(out, want) {
+				t.Fatalf("got %q, want %s", out, want)
+			}
+		})
+	}
+	if out, err := h.try("tftp", "-m", "binary", "10.77.0.1", "-c", "put", "/etc/hostname", "x"); err == nil && !strings.Contains(out, "Error code 2") {
+		t.Fatalf("a write was taken: %s", out)
+	}
+}

@@ -1,0 +1,10 @@
+// Package realclients holds the tests of the boot service with clients that other people wrote: udhcpc, dhclient,
+// dhcpcd, dnsmasq as a relay and as the DHCP server beside the proxy, tftp-hpa, curl, nmap, and SeaBIOS and OVMF under
+// qemu. It has no code of its own.
+//
+// They need root, Linux namespaces and Debian's packages, and so a build tag:
+//
+//	go test -tags netns ./pxe/realclients
+//
+// A test whose program is missing is skipped, and says which package has it.
+package realclients

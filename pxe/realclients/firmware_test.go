@@ -1,0 +1,151 @@
+//go:build netns
+
+package realclients
+
+import (
+	"os"
+	"os/exec"
+	"path/filepath"
+	"strings"
+	"testing"
+	"time"
+
+	"gpupool/pxe"
+	"gpupool/pxe/boot"
+	"gpupool/schema"
+)
+
+// vm is a machine under qemu's own emulation: no KVM, so that it runs anywhere.
+type vm struct {
+	mac  string
+	uefi bool // OVMF's own network stack, without qemu's iPXE ROM
+	http bool // UEFI HTTP boot only
+	tap  string
+}
+
+// power starts the machine with its network on a bridge, and returns where its console goes.
+func (s *site) power(t *testing.T, v vm, bridge string) (console string) {
+	t.Helper()
+	need(t, "qemu-system-x86_64", "qemu-system-x86")
+	ip(t, "tuntap add "+v.tap+" mode tap")
+	t.Cleanup(func() { exec.Command("ip", "link", "del", v.tap).Run() })
+	ip(t, "link set "+v.tap+" master "+bridge+" up")
+	args := []string{"-machine", "q35,accel=tcg,graphics=off", "-cpu", "qemu64", "-m", "512", "-nodefaults", "-display", "none", "-serial", "stdio", "-no-reboot",
+		"-uuid", "11111111-2222-3333-4444-555555555502", "-netdev", "tap,id=n0,ifname=" + v.tap + ",script=no,downscript=no", "-device", "virtio-rng-pci"}
+	nic := "virtio-net-pci,netdev=n0,bootindex=1,mac=" + v.mac
+	if v.uefi {
+		vars := filepath.Join(t.TempDir(), "vars.fd")
+		b, err := os.ReadFile("/usr/share/OVMF/OVMF_VARS_4M.fd")
+		if err != nil {
+			t.Skip("no OVMF (Debian package ovmf)")
+		}
+		if err := os.WriteFile(vars, b, 0o600); err != nil {
+			t.Fatal(err)
+		}
+		args = append(args, "-drive", "if=pflash,format=raw,unit=0,readonly=on,file=/usr/share/OVMF/OVMF_CODE_4M.fd", "-drive", "if=pflash,format=raw,unit=1,file="+vars)
+		nic += ",romfile="
+		for opt, off := range map[string]bool{"IPv4PXESupport": v.http, "IPv6PXESupport": true} {
+			if off {
+				args = append(args, "-fw_cfg", "name=opt/org.tianocore/"+opt+",string=n")
+			}
+		}
+	}
+	args = append(args, "-device", nic)
+	console = filepath.Join(t.TempDir(), "console")
+	out, err := os.Create(console)
+	if err != nil {
+		t.Fatal(err)
+	}
+	c := exec.Command("qemu-system-x86_64", args...)
+	c.Stdout, c.Stderr = out, out
+	if err := c.Start(); err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() {
+		c.Process.Kill()
+		c.Wait()
+		out.Close()
+		if t.Failed() {
+			b, _ := os.ReadFile(console)
+			t.Logf("console: %s", strings.ToValidUTF8(string(b), "?"))
+		}
+	})
+	return console
+}
+
+const bootTime = 150 * time.Second // of emulated firmware on a busy machine; 15 to 40 s on an idle one
+
+// reaches waits until the machine has its script, and says from which evidence on.
+func (s *site) reaches(mac, what string) {
+	s.t.Helper()
+	e := s.wait(bootTime, boot.KindScript, mac, nil)
+	if !strings.Contains(e.What, what) || !strings.HasPrefix(e.Result, "ok") {
+		s.t.Fatalf("script: %+v, want %s", e, what)
+	}
+	for _, e := range s.Evidence() {
+		if e.Kind == boot.KindNak || e.Kind == boot.KindLoop || e.Kind == boot.KindDecline {
+			s.t.Fatalf("on the way: %+v", e)
+		}
+	}
+}
+
+func TestSeaBIOSWithQemusIPXE(t *testing.T) {
+	s := newSite(t, nil)
+	v := vm{mac: "52:54:00:77:03:01", tap: "tap1"}
+	s.Put(boot.Machine{ID: "srv-bios", Name: "bios", Phase: schema.PhaseAvailable}, v.mac)
+	s.power(t, v, "br0")
+	s.reaches(v.mac, "boot from disk")
+}
+
+func TestOVMFByTFTPThenIPXE(t *testing.T) {
+	s := newSite(t, nil)
+	v := vm{mac: "52:54:00:77:03:02", tap: "tap2", uefi: true}
+	s.Put(boot.Machine{ID: "srv-uefi", Name: "uefi"}, v.mac)
+	s.Arm("srv-uefi", 7)
+	s.power(t, v, "br0")
+	s.reaches(v.mac, "install")
+	// It probed the size first; that is no failure.
+	s.wait(time.Second, boot.KindTFTP, v.mac, func(e schema.BootEvidence) bool { return strings.HasPrefix(e.Result, "size probe") })
+	s.wait(time.Second, boot.KindTFTP, v.mac, func(e schema.BootEvidence) bool {
+		return e.Result == "ok" && e.What == "snponly.efi" && e.Attempt == 7
+	})
+}
+
+func TestOVMFByHTTP(t *testing.T) {
+	s := newSite(t, nil)
+	v := vm{mac: "52:54:00:77:03:03", tap: "tap3", uefi: true, http: true}
+	s.Put(boot.Machine{ID: "srv-http", Name: "http", Phase: schema.PhaseAvailable}, v.mac)
+	s.power(t, v, "br0")
+	s.reaches(v.mac, "boot from disk")
+	s.wait(time.Second, boot.KindHTTP, v.mac, func(e schema.BootEvidence) bool { return e.Result == "ok" && e.What == "snponly.efi" })
+}
+
+// TestOVMFWithAProxyBesideDnsmasq: dnsmasq gives the addresses and knows nothing of booting.
+func TestOVMFWithAProxyBesideDnsmasq(t *testing.T) {
+	need(t, "dnsmasq", "dnsmasq-base")
+	s := newSite(t, func(c *pxe.Config) { c.Mode = "proxy" })
+	other := s.host(t, 30, "br0")
+	other.run("ip address add 10.77.0.2/24 dev eth0")
+	other.daemon("dnsmasq", "-k", "-p", "0", "--dhcp-range=10.77.0.200,10.77.0.220,255.255.255.0,1h", "--dhcp-leasefile=/dev/null", "--log-facility=-", "--user=root", "--pid-file=", "--interface=eth0", "--bind-interfaces")
+	other.waitUp(67)
+	v := vm{mac: "52:54:00:77:03:04", tap: "tap4", uefi: true}
+	s.Put(boot.Machine{ID: "srv-proxy", Name: "proxy", Phase: schema.PhaseAvailable}, v.mac)
+	s.power(t, v, "br0")
+	s.reaches(v.mac, "boot from disk")
+	if rows, _ := s.leases.List(t.Context(), "10.77.0.0/24"); len(rows) != 0 {
+		t.Fatalf("a proxy gave addresses: %v", rows)
+	}
+}
+
+func TestOVMFBehindARelay(t *testing.T) {
+	need(t, "dnsmasq", "dnsmasq-base")
+	s := newSite(t, func(c *pxe.Config) {
+		c.Mode = "relay"
+		c.Subnets = append(c.Subnets, pxe.Subnet{CIDR: "10.88.0.0/24", Range: "10.88.0.100-10.88.0.110", Routers: []string{"10.88.0.1"}})
+	})
+	s.relay(t)
+	v := vm{mac: "52:54:00:77:03:05", tap: "tap5", uefi: true}
+	s.Put(boot.Machine{ID: "srv-relay", Name: "relayed", Phase: schema.PhaseAvailable}, v.mac)
+	s.power(t, v, "br1")
+	s.reaches(v.mac, "boot from disk")
+}

@@ -1,0 +1,263 @@
+//go:build netns
+
+package realclients
+
+import (
+	"context"
+	"fmt"
+	"log/slog"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"strings"
+	"syscall"
+	"testing"
+	"time"
+
+	"gpupool/pxe"
+	"gpupool/pxe/boot"
+	"gpupool/pxe/lease"
+	"gpupool/pxe/pxetest"
+	"gpupool/schema"
+)
+
+const inside = "GPUPOOL_TEST_IN_NETNS"
+
+// TestMain starts the test binary again in a network namespace of its own, so that it can have port 67 and every
+// address, and nothing outside is touched.
+func TestMain(m *testing.M) {
+	if os.Getenv(inside) == "" {
+		if os.Geteuid() != 0 {
+			fmt.Println("these tests need root")
+			os.Exit(1)
+		}
+		unshare, err := exec.LookPath("unshare")
+		if err != nil {
+			fmt.Println(err)
+			os.Exit(1)
+		}
+		err = syscall.Exec(unshare, append([]string{"unshare", "--net", "--"}, os.Args...), append(os.Environ(), inside+"=1"))
+		fmt.Println(err)
+		os.Exit(1)
+	}
+	os.Exit(m.Run())
+}
+
+// need skips a test whose program isn't there.
+func need(t *testing.T, program, pkg string) string {
+	t.Helper()
+	p, err := exec.LookPath(program)
+	if err != nil {
+		t.Skipf("%s is not installed (Debian package %s)", program, pkg)
+	}
+	return p
+}
+
+// ip runs the ip command here.
+func ip(t *testing.T, args string) {
+	t.Helper()
+	if out, err := exec.Command("ip", strings.Fields(args)...).CombinedOutput(); err != nil {
+		t.Fatalf("ip %s: %v %s", args, err, out)
+	}
+}
+
+// site is a bridge with the boot service on it. Each test has its own, one after the other.
+type site struct {
+	*pxetest.Platform
+	*pxe.Server
+	t      *testing.T
+	root   string
+	leases *lease.Memory
+}
+
+func newSite(t *testing.T, change func(*pxe.Config)) *site {
+	t.Helper()
+	need(t, "ip", "iproute2")
+	ip(t, "link set lo up")
+	ip(t, "link add br0 type bridge forward_delay 0 stp_state 0")
+	t.Cleanup(func() { exec.Command("ip", "link", "del", "br0").Run() })
+	ip(t, "address add 10.77.0.1/24 dev br0")
+	ip(t, "link set br0 up")
+	s := &site{Platform: pxetest.New(), t: t, root: t.TempDir(), leases: lease.NewMemory()}
+	for name, from := range map[string]string{"undionly.kpxe": "/usr/lib/ipxe/undionly.kpxe", "snponly.efi": "/usr/lib/ipxe/snponly.efi", "shimx64.efi": "/usr/lib/shim/shimx64.efi.signed", "grubx64.efi": "/usr/lib/grub/x86_64-efi-signed/grubnetx64.efi.signed"} {
+		if b, err := os.ReadFile(from); err == nil {
+			s.put(name, b)
+		}
+	}
+	cfg := pxe.Config{
+		Mode: "full", Interface: "br0", ServerID: "10.77.0.1", Root: s.root, APIURL: "http://10.77.0.1:9",
+		Subnets: []pxe.Subnet{{CIDR: "10.77.0.0/24", Range: "10.77.0.100-10.77.0.110", Routers: []string{"10.77.0.254"}, DNS: []string{"10.77.0.53"}, Lease: time.Hour}},
+		Plan:    pxe.Plan{Kernel: "vmlinuz", Args: "gpupool.enrol={{base}}/enrol"},
+	}
+	if change != nil {
+		change(&cfg)
+	}
+	var err error
+	if s.Server, err = pxe.New(cfg, pxe.Deps{Inventory: s, Leases: s.leases, Tokens: s, Recorder: s, Log: slog.New(slog.NewTextHandler(t.Output(), nil))}); err != nil {
+		t.Fatal(err)
+	}
+	ctx, cancel := context.WithCancel(context.Background())
+	done := make(chan error, 1)
+	go func() { done <- s.Run(ctx) }()
+	t.Cleanup(func() {
+		cancel()
+		if err := <-done; err != nil {
+			t.Error(err)
+		}
+		if t.Failed() {
+			for _, e := range s.Evidence() {
+				t.Logf("%+v", e)
+			}
+		}
+	})
+	return s
+}
+
+func (s *site) put(name string, b []byte) {
+	s.t.Helper()
+	if err := os.WriteFile(filepath.Join(s.root, name), b, 0o644); err != nil {
+		s.t.Fatal(err)
+	}
+}
+
+// host is another machine on the bridge: a namespace with one interface.
+type host struct {
+	t   *testing.T
+	pid string
+	mac string
+}
+
+func (s *site) host(t *testing.T, n int, bridge string) *host {
+	t.Helper()
+	hold := exec.Command("unshare", "--net", "sleep", "infinity")
+	if err := hold.Start(); err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() {
+		hold.Process.Kill()
+		hold.Wait()
+	})
+	h := &host{t: t, pid: fmt.Sprint(hold.Process.Pid), mac: fmt.Sprintf("52:54:00:77:01:%02x", n)}
+	// The namespace is another's than ours once unshare has run.
+	own, _ := os.Readlink("/proc/self/ns/net")
+	for end := time.Now().Add(5 * time.Second); ; {
+		if its, err := os.Readlink("/proc/" + h.pid + "/ns/net"); err == nil && its != own {
+			break
+		}
+		if time.Now().After(end) {
+			t.Fatal("no namespace")
+		}
+		time.Sleep(5 * time.Millisecond)
+	}
+	h.join(n, "eth0", bridge, h.mac)
+	h.run("ip link set lo up")
+	return h
+}
+
+// join gives the host an interface on a bridge.
+func (h *host) join(n int, name, bridge, mac string) {
+	h.t.Helper()
+	ip(h.t, fmt.Sprintf("link add v%s%d type veth peer name %s address %s netns %s", name, n, name, mac, h.pid))
+	ip(h.t, fmt.Sprintf("link set v%s%d master %s up", name, n, bridge))
+	h.run("ip link set " + name + " up")
+}
+
+func (h *host) command(args ...string) *exec.Cmd {
+	return exec.Command("nsenter", append([]string{"-t", h.pid, "-n", "--"}, args...)...)
+}
+
+func (h *host) run(line string) string {
+	h.t.Helper()
+	return h.do(strings.Fields(line)...)
+}
+
+func (h *host) do(args ...string) string {
+	h.t.Helper()
+	out, err := h.try(args...)
+	if err != nil {
+		h.t.Fatalf("%s: %v\n%s", strings.Join(args, " "), err, out)
+	}
+	return out
+}
+
+func (h *host) try(args ...string) (string, error) {
+	ctx, cancel := context.WithTimeout(h.t.Context(), 60*time.Second)
+	defer cancel()
+	c := exec.CommandContext(ctx, "nsenter", append([]string{"-t", h.pid, "-n", "--"}, args...)...)
+	c.Dir = h.t.TempDir()
+	out, err := c.CombinedOutput()
+	return string(out), err
+}
+
+// daemon runs a program in the host until the test ends.
+func (h *host) daemon(args ...string) {
+	h.t.Helper()
+	c := h.command(args...)
+	c.Stdout, c.Stderr = h.t.Output(), h.t.Output()
+	if err := c.Start(); err != nil {
+		h.t.Fatal(err)
+	}
+	h.t.Cleanup(func() {
+		c.Process.Kill()
+		c.Wait()
+	})
+}
+
+func (s *site) machine(h *host, phase schema.Phase) {
+	s.Put(boot.Machine{ID: "srv-" + h.mac, Name: "node-" + strings.ReplaceAll(h.mac[12:], ":", ""), Phase: phase}, h.mac)
+}
+
+// wait is evidence of a kind for a MAC, within the time.
+func (s *site) wait(within time.Duration, kind, mac string, more func(schema.BootEvidence) bool) schema.BootEvidence {
+	s.t.Helper()
+	ctx, cancel := context.WithTimeout(s.t.Context(), within)
+	defer cancel()
+	e, err := s.Wait(ctx, func(e schema.BootEvidence) bool { return e.Kind == kind && e.MAC == mac && (more == nil || more(e)) })
+	if err != nil {
+		s.t.Fatalf("%s of %s: %v", kind, mac, err)
+	}
+	return e
+}
+
+// leased is the address that a MAC holds.
+func (s *site) leased(mac string) string {
+	s.t.Helper()
+	rows, err := s.leases.List(s.t.Context(), "10.77.0.0/24")
+	if err != nil {
+		s.t.Fatal(err)
+	}
+	for _, l := range rows {
+		if l.MAC == mac && lease.Live(l, time.Now()) {
+			return l.IP
+		}
+	}
+	return ""
+}
+
+// waitUp waits until something listens on a UDP port of the host (a daemon that has just been started).
+func (h *host) waitUp(port int) {
+	h.t.Helper()
+	hex := fmt.Sprintf(":%04X ", port)
+	for end := time.Now().Add(5 * time.Second); time.Now().Before(end); time.Sleep(20 * time.Millisecond) {
+		if b, err := os.ReadFile("/proc/" + h.pid + "/net/udp"); err == nil && strings.Contains(string(b), hex) {
+			return
+		}
+	}
+	h.t.Fatalf("nothing listens on port %d", port)
+}
+
+// relay puts a second bridge, br1 with 10.88.0.0/24, behind a dnsmasq that relays to the service.
+func (s *site) relay(t *testing.T) {
+	t.Helper()
+	ip(t, "link add br1 type bridge forward_delay 0 stp_state 0")
+	t.Cleanup(func() { exec.Command("ip", "link", "del", "br1").Run() })
+	ip(t, "link set br1 up")
+	relay := s.host(t, 20, "br0")
+	relay.run("ip address add 10.77.0.20/24 dev eth0")
+	relay.join(20, "eth1", "br1", "52:54:00:77:02:14")
+	relay.run("ip address add 10.88.0.1/24 dev eth1")
+	relay.run("sysctl -qw net.ipv4.ip_forward=1")
+	ip(t, "route add 10.88.0.0/24 via 10.77.0.20")
+	relay.daemon("dnsmasq", "-k", "-p", "0", "--dhcp-relay=10.88.0.1,10.77.0.1", "--log-facility=-", "--user=root", "--pid-file=")
+	relay.waitUp(67)
+}
