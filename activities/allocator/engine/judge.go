@@ -10,7 +10,7 @@ func (s *State) judge() {
 			continue
 		}
 		v := s.verdictOf(sh)
-		changed := sh.verdict.code != v.code
+		changed := sh.verdict.code != v.code && !s.cfg.Quiet
 		sh.verdict = v
 		if changed {
 			sh.queue.each(func(j *job) bool { s.touch(j); return true })
@@ -50,7 +50,7 @@ func (s *State) verdictOf(sh *shape) verdict {
 
 // touch asks for the job's reason to be looked at when reasons are reported.
 func (s *State) touch(j *job) {
-	if !j.touched {
+	if !j.touched && !s.cfg.Quiet {
 		j.touched = true
 		s.stats.touched = append(s.stats.touched, j)
 	}
@@ -87,6 +87,9 @@ const refreshed = 512
 
 // report lists reasons whose code changed, then those whose numbers did.
 func (s *State) report(out *Result) {
+	if s.cfg.Quiet {
+		return
+	}
 	limit := s.cfg.ReasonsPerCycle
 	full := func() bool { return limit > 0 && len(out.Reasons) >= limit }
 	tell := func(j *job) {

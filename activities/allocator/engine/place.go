@@ -106,18 +106,16 @@ type candidate struct {
 	bay   *bay
 	n     int
 	cost  float64
-	free  int
-	cpu   int64
+	left  float64 // what is left there: see fullness
 	ord   int
 }
 
 func (c candidate) compare(o candidate) int {
-	return cmp.Or(cmp.Compare(c.cost, o.cost), cmp.Compare(c.free, o.free), cmp.Compare(c.cpu, o.cpu),
-		cmp.Compare(c.ord, o.ord))
+	return cmp.Or(cmp.Compare(c.cost, o.cost), cmp.Compare(c.left, o.left), cmp.Compare(c.ord, o.ord))
 }
 
 // scoreTests bounds how many classes are scored once a fitting one was found: the fullest come first.
-const scoreTests = 256
+const scoreTests = 2048
 
 // find chooses bays for every node of the job in one pool, or nil when it does not fit now.
 func (s *State) find(a *ask, p *pool) []*bay {
@@ -171,7 +169,7 @@ func (s *State) candidates(a *ask, p *pool) ([]candidate, int) {
 		for _, c := range p.byFree[f] {
 			if s.classFits(a, c) {
 				add(candidate{
-					class: c, n: c.n, free: s.rank(f), cpu: c.key.cpu,
+					class: c, n: c.n, left: s.fullness(p, f, c.parts, c.key.cpu),
 					cost: s.costOfClass(a, p, c), ord: c.first(s).srv.ord,
 				})
 			}
@@ -182,19 +180,22 @@ func (s *State) candidates(a *ask, p *pool) ([]candidate, int) {
 	}
 	for _, b := range p.held {
 		if s.bayFits(a, b) {
-			add(candidate{bay: b, n: 1, free: s.rank(b.free), cpu: b.srv.cpuFree, cost: s.costOf(a, b), ord: b.srv.ord})
+			add(candidate{bay: b, n: 1, left: s.fullness(p, b.free, b.parts, b.srv.cpuFree), cost: s.costOf(a, b), ord: b.srv.ord})
 		}
 	}
 	s.stats.scratch = cands
 	return cands, total
 }
 
-// rank turns the free count into something to make small.
-func (s *State) rank(free int) int {
+// fullness is what is left of a bay, to be made small: accelerators, and CPU counted by how many accelerators there
+// are to a core in the family. Spread makes it large instead.
+func (s *State) fullness(p *pool, free int, parts []int64, cpu int64) float64 {
+	r := room{free: free, parts: parts}
+	left := float64(r.left()) + float64(cpu)*p.family.perCore
 	if s.cfg.Placement == Spread {
-		return -free
+		return -left
 	}
-	return free
+	return left
 }
 
 // named is the bays of the servers a job is tied to.
@@ -218,7 +219,7 @@ func (s *State) choose(a *ask, bays []*bay, n int) []*bay {
 	for _, b := range bays {
 		if s.bayFits(a, b) {
 			cands = append(cands, candidate{
-				bay: b, free: s.rank(b.free), cpu: b.srv.cpuFree, cost: s.costOf(a, b), ord: b.srv.ord,
+				bay: b, left: s.fullness(b.pool, b.free, b.parts, b.srv.cpuFree), cost: s.costOf(a, b), ord: b.srv.ord,
 			})
 		}
 	}
@@ -261,25 +262,39 @@ func (d *domain) atLeast(k int) int {
 	return d.fits[k]
 }
 
-// pick chooses the accelerators of one node in a bay: the lowest indexes; for a slice, the fullest that has room.
-func (b *bay) pick(k int, part int64) []*accel {
-	if part > 0 {
-		var best *accel
-		for _, a := range b.accels {
-			if a.ok && whole-a.used >= part && (best == nil || a.used > best.used) {
-				best = a
-			}
-		}
-		return []*accel{best}
+// pick chooses the accelerators of one node in a bay: the lowest indexes; for a slice, the one where it adds least
+// fragmentation, or the fullest that has room.
+func (s *State) pick(a *ask, b *bay) []*accel {
+	if a.part > 0 {
+		return []*accel{s.pickPart(a, b)}
 	}
-	out := make([]*accel, 0, k)
-	for _, a := range b.accels {
-		if len(out) == k {
+	out := make([]*accel, 0, a.k)
+	for _, dev := range b.accels {
+		if len(out) == a.k {
 			break
 		}
-		if a.ok && a.used == 0 {
-			out = append(out, a)
+		if dev.ok && dev.used == 0 {
+			out = append(out, dev)
 		}
 	}
 	return out
+}
+
+func (s *State) pickPart(a *ask, b *bay) *accel {
+	left := int64(-1) // of the accelerator to take
+	if s.cfg.Placement == LeastFragmentation {
+		r := room{free: b.free, cpu: b.srv.cpuFree, mem: b.srv.memFree, parts: b.parts}
+		left = whole
+		if slot, _ := s.bestSlot(a, b.pool, &r); slot >= 0 {
+			left = b.parts[slot]
+		}
+	}
+	var best *accel
+	for _, dev := range b.accels {
+		rest := whole - dev.used
+		if dev.ok && rest >= a.part && (left < 0 || rest == left) && (best == nil || dev.used > best.used) {
+			best = dev
+		}
+	}
+	return best
 }

@@ -101,6 +101,7 @@ func (p *spec) slice() bool { return p.k == 1 && p.milli < whole }
 
 // family is the pools whose accelerators are asked for interchangeably, so that their jobs wait for one another.
 type family struct {
+	perCore float64 // thousandths of an accelerator to a unit of CPU, over what is installed
 	mix     []task
 	mixed   int     // version of the mix
 	mixSeen float64 // nodes seen when it was taken
@@ -186,6 +187,18 @@ func (s *State) regroup() {
 		}
 		f.pools = append(f.pools, s.pools[name])
 		s.pools[name].family = f
+	}
+	for _, f := range s.families {
+		accelerators, cpu := 0, 0.0
+		for _, p := range f.pools {
+			accelerators += p.installed
+			for _, b := range p.bays {
+				cpu += float64(b.srv.CPU)
+			}
+		}
+		if cpu > 0 {
+			f.perCore = float64(accelerators) * float64(whole) / cpu
+		}
 	}
 	for _, name := range sortedKeys(s.specs) {
 		if p := s.specs[name]; len(p.pools) > 0 {

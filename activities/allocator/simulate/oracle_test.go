@@ -1,0 +1,115 @@
+package simulate
+
+import (
+	"math"
+	"os"
+	"path/filepath"
+	"testing"
+
+	"gpupool/activities/allocator/engine"
+)
+
+// traces is the folder of public traces beside the repository; a test is skipped, saying so, where it is absent.
+func traces(t testing.TB) string {
+	t.Helper()
+	dir, err := os.Getwd()
+	if err != nil {
+		t.Fatal(err)
+	}
+	for {
+		if _, err := os.Stat(filepath.Join(dir, "go.mod")); err == nil {
+			break
+		}
+		if dir == filepath.Dir(dir) {
+			t.Fatal("no go.mod above the test")
+		}
+		dir = filepath.Dir(dir)
+	}
+	dir = filepath.Join(dir, "..", "shared", "data", "traces")
+	if _, err := os.Stat(dir); err != nil {
+		t.Skipf("the public traces are not here: %v", err)
+	}
+	return dir
+}
+
+func readTrace(t testing.TB, name string) *Trace {
+	t.Helper()
+	f, err := os.Open(filepath.Join(traces(t), name))
+	if err != nil {
+		t.Skipf("the trace is not here: %v", err)
+	}
+	defer f.Close()
+	tr, err := ReadTrace(f)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return tr
+}
+
+// round2 is how the oracles are given: two decimals.
+func round2(f float64) float64 { return math.Round(f*100) / 100 }
+
+// TestPhillyAddsUpToTheLedgerOfTheTrace: on 1,243 accelerators nothing waits and the ledger is the trace's own sum,
+// whole and by month and virtual cluster.
+func TestPhillyAddsUpToTheLedgerOfTheTrace(t *testing.T) {
+	t.Parallel()
+	tr := readTrace(t, "philly.csv")
+	r, err := Replay(tr, Flat(1243, "gpu"), Policy{Name: "default"}, nil)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if r.WaitMax != 0 || r.Completed != len(tr.Jobs) || r.Unstarted != 0 {
+		t.Fatalf("wait max %g s, %d of %d completed", r.WaitMax, r.Completed, len(tr.Jobs))
+	}
+	if got := round2(r.GPUHours); got != 978078.47 {
+		t.Errorf("gpu_hours = %.2f, want 978078.47", got)
+	}
+	for month, want := range map[string]float64{"2017-09": 135584.80, "2017-10": 442067.61, "2017-11": 295879.67} {
+		if got := round2(r.GPUHoursByMonth[month]); got != want {
+			t.Errorf("gpu_hours of %s = %.2f, want %.2f", month, got, want)
+		}
+	}
+	for tenant, want := range map[string]float64{"6214e9": 97184.8, "ee9e8c": 256112.2} {
+		if got := math.Round(r.GPUHoursByTenant[tenant]*10) / 10; got != want {
+			t.Errorf("gpu_hours of %s = %.1f, want %.1f", tenant, got, want)
+		}
+	}
+}
+
+// TestOpenbIsAllocatedAsWellAsThePaper: at 100 % demand the fragmentation-aware placement allocates at least what
+// FGD does, best fit at least what best fit does there.
+func TestOpenbIsAllocatedAsWellAsThePaper(t *testing.T) {
+	t.Parallel()
+	tr := readTrace(t, "openb_pod_list_default.csv")
+	f, err := os.Open(filepath.Join(traces(t), "openb_node_list_gpu_node.csv"))
+	if err != nil {
+		t.Skip(err)
+	}
+	defer f.Close()
+	pool, err := ReadPool(f)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if pool.Accelerators() != 6212 {
+		t.Fatalf("%d accelerators, want 6212", pool.Accelerators())
+	}
+	for _, c := range []struct {
+		placement engine.Placement
+		floor     float64
+	}{{engine.LeastFragmentation, 0.952}, {engine.BestFit, 0.929}} {
+		share, fragmented := 0.0, 0.0
+		const orders = 10 // as in the paper
+		for seed := range uint64(orders) {
+			r, err := Fill(tr, pool, Policy{Config: engine.Config{Placement: c.placement}}, 1, seed+1)
+			if err != nil {
+				t.Fatal(err)
+			}
+			share += r.AllocatedShare / orders
+			fragmented += r.Fragmentation / orders
+		}
+		t.Logf("%s: allocated %.2f %%, fragmented %.2f %%", c.placement, 100*share, 100*fragmented)
+		if share < c.floor {
+			t.Errorf("%s allocates %.2f %%, want at least %.1f %%", c.placement, 100*share, 100*c.floor)
+		}
+	}
+}

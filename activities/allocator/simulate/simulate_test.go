@@ -1,0 +1,228 @@
+package simulate
+
+import (
+	"bytes"
+	"encoding/json"
+	"errors"
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+	"time"
+
+	"gpupool/activities/allocator/engine"
+)
+
+func write(t *testing.T, name, text string) string {
+	t.Helper()
+	path := filepath.Join(t.TempDir(), name)
+	if err := os.WriteFile(path, []byte(text), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	return path
+}
+
+// small is a trace with known answers: two accelerators, a gang that needs both, and one that waits behind it.
+const small = `id,tenant,spec,model,accelerators,nodes,submit,run,limit
+a,red,one,gpu,1,1,0,100,100
+b,red,one,gpu,1,2,10,50,60
+c,blue,one,gpu,1,1,20,30,30
+d,blue,one,gpu,1,1,21,300,300
+`
+
+func TestReplayOfASmallTraceComesOutAsByHand(t *testing.T) {
+	t.Parallel()
+	tr, err := ReadTrace(strings.NewReader(small))
+	if err != nil {
+		t.Fatal(err)
+	}
+	r, err := Replay(tr, Flat(2, "gpu"), Policy{}, nil)
+	if err != nil {
+		t.Fatal(err)
+	}
+	// a runs 0-100; b is planned for 100 and runs 100-150; c fits before that and runs 20-50; d would not, and runs
+	// 150-450.
+	if r.Completed != 4 || r.WaitMax != 129 || r.Backfilled != 1 {
+		t.Errorf("completed %d, longest wait %g s, backfilled %d: want 4, 129, 1", r.Completed, r.WaitMax, r.Backfilled)
+	}
+	if got, want := r.GPUHours*3600, 100+2*50+30+300.0; got != want {
+		t.Errorf("%g GPU-seconds, want %g", got, want)
+	}
+	if got, want := r.GPUHoursByTenant["red"]*3600, 200.0; got != want {
+		t.Errorf("red has %g GPU-seconds, want %g", got, want)
+	}
+	if got, want := r.AllocatedShare, 530.0/900; got != want {
+		t.Errorf("allocated share %g, want %g", got, want)
+	}
+}
+
+// TestConcurrentJobsAreNotMultiplied is case 20: usage is the sum of amount x time, never the product of sums.
+func TestConcurrentJobsAreNotMultiplied(t *testing.T) {
+	t.Parallel()
+	text := "id,model,accelerators,submit,run\n"
+	for _, id := range []string{"a", "b", "c", "d"} {
+		text += id + ",gpu,1,2026-01-31T23:58:00Z,300\n"
+	}
+	tr, err := ReadTrace(strings.NewReader(text))
+	if err != nil {
+		t.Fatal(err)
+	}
+	r, err := Replay(tr, Flat(4, "gpu"), Policy{}, nil)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if got := r.total.milliSeconds(); got != 1200_000 {
+		t.Errorf("%d GPU-ms, want 1200000", got)
+	}
+	if a, b := r.months["2026-01"].milliSeconds(), r.months["2026-02"].milliSeconds(); a != 480_000 || b != 720_000 {
+		t.Errorf("by month %d and %d GPU-ms, want 480000 and 720000", a, b)
+	}
+}
+
+func TestPreemptedWorkIsRunAgainAndCharged(t *testing.T) {
+	t.Parallel()
+	tr, err := ReadTrace(strings.NewReader(`id,tenant,model,accelerators,priority,preemptible,submit,run,limit
+low,red,gpu,1,0,true,0,1000,2000
+high,blue,gpu,1,5,false,100,50,100
+`))
+	if err != nil {
+		t.Fatal(err)
+	}
+	r, err := Replay(tr, Flat(1, "gpu"), Policy{Config: engine.Config{Grace: 10 * time.Second}}, nil)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if r.Preemptions != 1 || r.Completed != 2 {
+		t.Fatalf("%d preemptions, %d completed: want 1, 2", r.Preemptions, r.Completed)
+	}
+	// low runs 0-110, high 110-160, low again 160-1160.
+	if got, want := r.GPUHours*3600, 110+50+1000.0; got != want {
+		t.Errorf("%g GPU-seconds, want %g", got, want)
+	}
+}
+
+func TestBadInputIsRefusedByName(t *testing.T) {
+	t.Parallel()
+	for name, c := range map[string]struct{ text, want string }{
+		"an unknown format":      {"a,b\n1,2\n", "unknown columns"},
+		"an empty file":          {"", "empty"},
+		"a negative count":       {"timestamp,duration,num_gpus,gpu_time,cluster\n2017-10-09 07:01:55,1,-1,1,x\n", `line 2: num_gpus="-1"`},
+		"a count past int64":     {"timestamp,duration,num_gpus,gpu_time,cluster\n2017-10-09 07:01:55,1,9223372036854775808,1,x\n", "num_gpus"},
+		"a duration of NaN":      {"timestamp,duration,num_gpus,gpu_time,cluster\n2017-10-09 07:01:55,NaN,1,1,x\n", `duration="NaN"`},
+		"a duration of 1e400":    {"timestamp,duration,num_gpus,gpu_time,cluster\n2017-10-09 07:01:55,1e400,1,1,x\n", "duration"},
+		"no such time":           {"timestamp,duration,num_gpus,gpu_time,cluster\nyesterday,1,1,1,x\n", `timestamp="yesterday"`},
+		"a spec that changes":    {"submit,run,accelerators,spec\n0,1,1,s\n0,1,2,s\n", `spec="s"`},
+		"preemptible of perhaps": {"submit,run,accelerators,preemptible\n0,1,1,perhaps\n", "preemptible"},
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			_, err := ReadTrace(strings.NewReader(c.text))
+			if err == nil || !strings.Contains(err.Error(), c.want) {
+				t.Errorf("error %v, want one with %q", err, c.want)
+			}
+		})
+	}
+	for name, c := range map[string]struct {
+		text string
+		want error
+	}{
+		"a pool with an unknown field": {"servers:\n- count: 1\n  gpus: 8\n", ErrPool},
+		"a pool without servers":       {"servers: []\n", ErrPool},
+		"a pool of 0 servers":          {"servers:\n- {count: 0, model: a, accelerators: 8}\n", ErrPool},
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			if _, err := ReadPool(strings.NewReader(c.text)); !errors.Is(err, c.want) {
+				t.Errorf("error %v, want %v", err, c.want)
+			}
+		})
+	}
+	for name, text := range map[string]string{
+		"a policy with an unknown order": "order: random\n",
+		"a policy with an unknown field": "ordre: fifo\n",
+		"a policy with a bad duration":   "grace: soon\n",
+		"a quota without a tenant":       "quotas:\n- {limit: 3}\n",
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			if _, err := ReadPolicy(strings.NewReader(text)); !errors.Is(err, ErrPolicy) {
+				t.Errorf("error %v, want %v", err, ErrPolicy)
+			}
+		})
+	}
+}
+
+func TestRunComparesPoliciesAndDraws(t *testing.T) {
+	t.Parallel()
+	trace := write(t, "trace.csv", small)
+	fifo := write(t, "fifo.yaml", "order: fifo\nbackfill: false\nquotas:\n- {tenant: blue, limit: 1}\n")
+	fair := write(t, "fair.yaml", "order: fair-share\nhalf_life: 24h\n")
+	pool := write(t, "pool.yaml", "servers:\n- {count: 2, model: gpu, accelerators: 1, per_rack: 1}\n")
+	picture := filepath.Join(t.TempDir(), "out.svg")
+	report := filepath.Join(t.TempDir(), "out.json")
+	var out bytes.Buffer
+	err := Run(Options{Trace: trace, Pool: pool, Policies: []string{fifo, fair}, Picture: picture, Report: report}, &out)
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, want := range []string{"fifo", "fair", "gpu_hours", "wait_seconds_max", "allocated_share", "fragmentation", "preemptions"} {
+		if !strings.Contains(out.String(), want) {
+			t.Errorf("the table lacks %s:\n%s", want, out.String())
+		}
+	}
+	svg, err := os.ReadFile(picture)
+	if err != nil || bytes.Count(svg, []byte("<polyline")) != 2 || !bytes.HasSuffix(svg, []byte("</svg>\n")) {
+		t.Errorf("the picture is not one of two panels: %v\n%s", err, svg)
+	}
+	text, err := os.ReadFile(report)
+	if err != nil {
+		t.Fatal(err)
+	}
+	var reports []Report
+	if err := json.Unmarshal(text, &reports); err != nil || len(reports) != 2 {
+		t.Fatalf("%d reports: %v", len(reports), err)
+	}
+	if reports[0].GPUHours != reports[1].GPUHours || reports[0].Completed != 4 {
+		t.Errorf("the policies run different work: %+v %+v", reports[0].GPUHours, reports[1].GPUHours)
+	}
+	if reports[0].Backfilled != 0 || reports[1].Backfilled == 0 {
+		t.Errorf("backfilled %d and %d, want none without and some with backfill", reports[0].Backfilled, reports[1].Backfilled)
+	}
+}
+
+func TestRunRefusesOptionsThatDoNotGoTogether(t *testing.T) {
+	t.Parallel()
+	for name, o := range map[string]Options{
+		"no trace":      {GPUs: 1},
+		"no pool":       {Trace: "x"},
+		"two pools":     {Trace: "x", Pool: "y", GPUs: 1},
+		"negative fill": {Trace: "x", GPUs: 1, Fill: -1},
+		"negative gpus": {Trace: "x", GPUs: -1},
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			if err := Run(o, &bytes.Buffer{}); !errors.Is(err, ErrOptions) {
+				t.Errorf("error %v, want %v", err, ErrOptions)
+			}
+		})
+	}
+}
+
+func TestFillTurnsAwayWhatDoesNotFit(t *testing.T) {
+	t.Parallel()
+	tr, err := ReadTrace(strings.NewReader("submit,run,accelerators\n0,1,3\n"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	pool, err := ReadPool(strings.NewReader("servers:\n- {count: 2, model: gpu, accelerators: 4}\n"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	r, err := Fill(tr, pool, Policy{}, 1.5, 1)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if r.AllocatedShare != 0.75 || r.TurnedAway != 2 || r.Fragmentation != 0.25 {
+		t.Errorf("allocated %g, turned away %d, fragmented %g: want 0.75, 2, 0.25", r.AllocatedShare, r.TurnedAway, r.Fragmentation)
+	}
+}
