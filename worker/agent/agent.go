@@ -85,12 +85,13 @@ func (a *Agent) Run(ctx context.Context) (err error) {
 	if err := readJSON(filepath.Join(cfg.StateDir, "seen.json"), &b.memory); err != nil {
 		return err
 	}
+	devs.read(ctx) // so that the first sign finds its device, and the first job too
 	var wg sync.WaitGroup
 	wg.Go(func() { b.loop(ctx) })
 	wg.Go(func() { pollLoop(ctx, cfg, c, t) })
 	wg.Go(func() { t.reportLoop(ctx, c) })
 	for _, r := range cfg.Readers {
-		wg.Go(func() { watchLoop(ctx, cfg, r, ev) })
+		wg.Go(func() { watchLoop(ctx, cfg, r, devs, ev) })
 	}
 	<-ctx.Done()
 	wg.Wait()
@@ -176,10 +177,14 @@ func pollLoop(ctx context.Context, cfg Config, c *client, t *tasks) {
 }
 
 // watchLoop keeps what a vendor's driver tells.
-func watchLoop(ctx context.Context, cfg Config, r accelerator.Reader, ev *evidence) {
+func watchLoop(ctx context.Context, cfg Config, r accelerator.Reader, devs *devices, ev *evidence) {
 	retry := backoff{min: cfg.RetryMin, max: 4 * cfg.RetryMax}
 	for {
 		err := r.Watch(ctx, func(s accelerator.Sign) {
+			// A kernel log knows devices by their PCI address.
+			if d, ok := accelerator.Find(devs.cached(), s.Device); ok {
+				s.Device = accelerator.Identity(d)
+			}
 			if err := ev.add(string(r.Vendor()), s); err != nil {
 				cfg.Log.ErrorContext(ctx, "evidence could not be kept on the disk", "err", err)
 			}

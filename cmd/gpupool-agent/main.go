@@ -1,0 +1,118 @@
+// Command gpupool-agent is the node agent: it runs on a server of the pool. Only flags and wiring are here; see
+// worker/agent.
+package main
+
+import (
+	"context"
+	"errors"
+	"flag"
+	"fmt"
+	"log/slog"
+	"os"
+	"os/signal"
+	"strconv"
+	"strings"
+	"syscall"
+	"time"
+
+	"gpupool/worker/agent"
+	"gpupool/worker/agent/accelerator"
+	"gpupool/worker/agent/accelerator/amd"
+	"gpupool/worker/agent/accelerator/kmsg"
+	"gpupool/worker/agent/accelerator/nvidia"
+	"gpupool/worker/agent/accelerator/pci"
+)
+
+// version is set by the build: -ldflags "-X main.version=v1.2.3".
+var version = "dev"
+
+// Exit codes. exitRefused tells the unit not to start it again: only a person can help.
+const (
+	exitOK      = 0
+	exitFailed  = 1
+	exitUsage   = 2
+	exitRefused = 78 // EX_CONFIG of sysexits.h
+)
+
+func main() {
+	config := flag.String("config", "/etc/gpupool/agent.json", "the file that the install left: who this server is")
+	state := flag.String("state", "/var/lib/gpupool-agent", "folder of the agent's own state")
+	show := flag.Bool("version", false, "print the version")
+	devices := flag.Bool("devices", false, "print what the readers see, once, and exit")
+	flag.Parse()
+	switch {
+	case *show:
+		fmt.Println(version)
+	case flag.NArg() > 0:
+		fmt.Fprintf(os.Stderr, "unknown argument %q; see -help\n", flag.Arg(0))
+		os.Exit(exitUsage)
+	case *devices:
+		os.Exit(printDevices(readers()))
+	default:
+		os.Exit(run(*config, *state))
+	}
+}
+
+func readers() []accelerator.Reader {
+	boot := bootTime()
+	return []accelerator.Reader{nvidia.New(kmsg.Path, boot), amd.New("", kmsg.Path, boot), pci.New("")}
+}
+
+func run(config, state string) int {
+	p, err := agent.ReadPhoneHome(config)
+	if err != nil {
+		fmt.Fprintln(os.Stderr, err)
+		return exitUsage
+	}
+	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM)
+	defer stop()
+	err = agent.New(agent.Config{
+		PhoneHome: p, StateDir: state, Version: version, Readers: readers(),
+		Log: slog.New(slog.NewTextHandler(os.Stderr, nil)),
+	}).Run(ctx)
+	var refused *agent.RefusedError
+	switch {
+	case err == nil, errors.Is(err, context.Canceled):
+		return exitOK
+	case errors.As(err, &refused):
+		fmt.Fprintln(os.Stderr, err)
+		return exitRefused
+	default:
+		fmt.Fprintln(os.Stderr, err)
+		return exitFailed
+	}
+}
+
+func printDevices(rs []accelerator.Reader) int {
+	ctx, cancel := context.WithTimeout(context.Background(), 30*time.Second)
+	defer cancel()
+	for _, r := range rs {
+		list, err := r.Read(ctx)
+		if err != nil {
+			fmt.Printf("%s: %v\n", r.Vendor(), err)
+			continue
+		}
+		v, _ := r.Driver(ctx) // "" where there is none
+		fmt.Printf("%s: driver %q, %d devices\n", r.Vendor(), v, len(list))
+		for _, d := range list {
+			fmt.Printf("  %d %s %s %s serial=%q uuid=%q %s %v\n", d.Index, d.PCI, d.Model, d.Slot, d.Serial, d.UUID, d.Error, d.Samples)
+		}
+	}
+	return exitOK
+}
+
+// bootTime is when the kernel's clock began: btime of /proc/stat. Zero where it can't be read.
+func bootTime() time.Time {
+	b, err := os.ReadFile("/proc/stat")
+	if err != nil {
+		return time.Time{}
+	}
+	for line := range strings.Lines(string(b)) {
+		if s, ok := strings.CutPrefix(line, "btime "); ok {
+			if n, err := strconv.ParseInt(strings.TrimSpace(s), 10, 64); err == nil {
+				return time.Unix(n, 0)
+			}
+		}
+	}
+	return time.Time{}
+}

@@ -1,0 +1,24 @@
+package main
+
+import (
+	"os/exec"
+	"strings"
+	"testing"
+)
+
+// TestTheAgentLinksOnlyWhatAServerNeeds: it runs on every server of the pool, beside jobs, and is upgraded there. A
+// database, a web framework or the workflow engine in it would be weight and attack surface that nothing there uses.
+func TestTheAgentLinksOnlyWhatAServerNeeds(t *testing.T) {
+	t.Parallel()
+	out, err := exec.Command("go", "list", "-deps", ".").Output()
+	if err != nil {
+		t.Skipf("go list can't be run: %v", err)
+	}
+	for pkg := range strings.FieldsSeq(string(out)) {
+		for _, ban := range []string{"go.temporal.io/", "gorm.io/", "github.com/gin-gonic/", "gpupool/deploy/", "gpupool/api", "gpupool/workflows", "gpupool/activities"} {
+			if strings.HasPrefix(pkg, ban) {
+				t.Errorf("it links %s", pkg)
+			}
+		}
+	}
+}

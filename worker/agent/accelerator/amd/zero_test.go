@@ -1,0 +1,5 @@
+package amd
+
+import "time"
+
+var zero time.Time
