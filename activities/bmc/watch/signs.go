@@ -1,0 +1,249 @@
+package watch
+
+import (
+	"fmt"
+	"regexp"
+	"strings"
+	"time"
+
+	"gpupool/activities/bmc"
+	"gpupool/schema"
+)
+
+// Snapshot is what one BMC said at one time. Nil parts were not read in this round, or could not be: unknown.
+type Snapshot struct {
+	Server string
+	At     time.Time
+	Vitals bmc.Vitals
+	// Err is why nothing could be read; then everything else is unknown.
+	Err error
+	// The deep part.
+	Identity *bmc.Identity
+	GPUs     []bmc.GPUMetrics
+	Leaks    []bmc.Leak
+	Entries  []bmc.LogEntry // new since the last deep round
+}
+
+// Sign is evidence for the health pipeline, source redfish. Key is the same for the same event however often it is seen.
+type Sign struct {
+	Server   string
+	Serial   string // of the accelerator; "" is about the server or not known
+	Slot     string
+	Kind     string // as in the health rules: xid, ecc-uncorrectable, absent, leak, ...
+	Code     string
+	Severity schema.Severity
+	Text     string
+	At       time.Time // by the BMC's clock where that is right, else when it was seen
+	Key      string
+}
+
+// memory is what Signs needs to know of the rounds before. The zero value is a BMC never seen: its first snapshot is a
+// baseline, whose counters and log are history.
+type memory struct {
+	gpus    map[string]bmc.GPUMetrics // by slot
+	missing map[string]time.Time      // slot -> since when it is absent or critical
+	leaks   map[string]bool
+}
+
+// xid finds NVIDIA's error number in a driver event. SXID (a switch's) has numbers of its own and is no XID: "SXID 0
+// NVSWITCH SMBPBI server is online" is logged as Critical at every boot.
+var xid = regexp.MustCompile(`\bXID (\d+)\b`)
+
+// signs judges a snapshot against what was known, and updates that. Pure but for the memory. settle is how long a GPU may
+// be missing before it counts: its BMC may be starting.
+func (m *memory) signs(s Snapshot, settle time.Duration) []Sign {
+	if s.Err != nil {
+		return nil // a BMC that doesn't answer says nothing about its server
+	}
+	var out []Sign
+	add := func(x Sign) {
+		x.Server = s.Server
+		if x.At.IsZero() {
+			x.At = s.At
+		}
+		out = append(out, x)
+	}
+	m.leak(s, add)
+	for _, e := range s.Entries {
+		if n := xid.FindStringSubmatch(e.Message); n != nil && !e.History {
+			slot := lastOf(e.Origin)
+			if slot == "" && len(e.Args) > 0 {
+				slot, _, _ = strings.Cut(e.Args[0], " ")
+			}
+			slot = strings.TrimPrefix(slot, "HGX_")
+			at := e.At
+			if d := s.At.Sub(at); d < -time.Hour || d > 24*time.Hour {
+				at = s.At // BMC clocks run years off
+			}
+			serial := ""
+			if g, ok := named(s, slot); ok {
+				slot, serial = g.Slot, g.Serial
+			}
+			add(Sign{Slot: slot, Serial: serial, Kind: "xid", Code: n[1], Severity: schema.SeverityWarning, At: at, Text: e.Message,
+				Key: fmt.Sprintf("log/%s/%s/%s", e.Service, e.ID, e.Created)})
+		}
+	}
+	m.presence(s, settle, add)
+	m.counters(s, add)
+	return out
+}
+
+// leak reports each detector once for as long as it says so.
+func (m *memory) leak(s Snapshot, add func(Sign)) {
+	if s.Leaks == nil {
+		return
+	}
+	now := map[string]bool{}
+	for _, l := range s.Leaks {
+		if !l.Leaking() {
+			continue
+		}
+		now[l.URI] = true
+		if !m.leaks[l.URI] {
+			add(Sign{Kind: "leak", Severity: schema.SeverityCritical, Text: l.Name + " reports a leak",
+				Key: fmt.Sprintf("leak/%s/%d", l.URI, s.At.Unix())})
+		}
+	}
+	m.leaks = now
+}
+
+// presence reports an accelerator that is absent, or whose BMC calls it critical, once it has been so for settle. While a
+// baseboard's BMC starts, or a resource couldn't be read, or the power isn't on, nothing about presence is known.
+func (m *memory) presence(s Snapshot, settle time.Duration, add func(Sign)) {
+	if s.Identity == nil {
+		return
+	}
+	if !s.Identity.BaseboardsReady || len(s.Identity.Unread) > 0 || s.Vitals.Power != bmc.PowerOn {
+		m.missing = nil // the time counts from when it is known again
+		return
+	}
+	there := map[string]bmc.GPU{}
+	for _, g := range s.Identity.GPUs {
+		there[g.Slot] = g
+	}
+	bad := map[string]string{}
+	for slot, g := range there {
+		switch {
+		case g.State == "Absent":
+			bad[slot] = "absent"
+		case g.Health == "Critical" && g.State == "Enabled":
+			bad[slot] = "critical"
+		}
+	}
+	for slot := range m.gpus {
+		if _, ok := there[slot]; !ok {
+			bad[slot] = "absent"
+		}
+	}
+	if m.missing == nil {
+		m.missing = map[string]time.Time{}
+	}
+	for slot := range m.missing {
+		if bad[slot] == "" {
+			delete(m.missing, slot)
+		}
+	}
+	for slot, what := range bad {
+		since, known := m.missing[slot]
+		switch {
+		case !known:
+			m.missing[slot] = s.At
+			if settle > 0 {
+				continue
+			}
+			since = s.At
+		case since.IsZero() || s.At.Sub(since) < settle:
+			continue // told already, or not long enough
+		}
+		m.missing[slot] = time.Time{}
+		text, kind := "accelerator "+slot+" is not listed by the BMC any more", "absent"
+		if what == "critical" {
+			text, kind = "the BMC calls accelerator "+slot+" critical", "bmc-critical"
+		}
+		add(Sign{Slot: slot, Serial: orKnown(there[slot].Serial, m.gpus[slot].Serial), Kind: kind, Severity: schema.SeverityCritical, Text: text,
+			Key: fmt.Sprintf("%s/%s/%d", kind, slot, since.Unix())})
+	}
+}
+
+// counters reports what rose since the last round on the same device. The first sight is a baseline; a counter that fell
+// was reset and is a new baseline; a device with another serial is another device.
+func (m *memory) counters(s Snapshot, add func(Sign)) {
+	if s.GPUs == nil {
+		return
+	}
+	if m.gpus == nil {
+		m.gpus = map[string]bmc.GPUMetrics{}
+	}
+	for _, g := range s.GPUs {
+		was, known := m.gpus[g.Slot]
+		sameDevice := known && (was.Serial == g.Serial || was.Serial == "" || g.Serial == "")
+		key := func(kind string, v float64) string { return fmt.Sprintf("%s/%s/%s/%.0f", kind, g.Slot, g.Serial, v) }
+		rose := func(kind, what string, severity schema.Severity, before, now *float64) {
+			if sameDevice && before != nil && now != nil && *now > *before {
+				add(Sign{Slot: g.Slot, Serial: g.Serial, Kind: kind, Severity: severity, Key: key(kind, *now),
+					Text: fmt.Sprintf("%s of %s rose from %.0f to %.0f", what, g.Slot, *before, *now)})
+			}
+		}
+		rose("ecc-uncorrectable", "uncorrectable memory errors", schema.SeverityCritical, was.UncorrectableECC, g.UncorrectableECC)
+		rose("ecc-uncorrectable", "uncorrectable cache errors", schema.SeverityCritical, was.CacheUncorrectableECC, g.CacheUncorrectableECC)
+		rose("remap", "rows remapped for uncorrectable errors", schema.SeverityInfo, was.RemapUncorrectable, g.RemapUncorrectable)
+		rose("pcie", "fatal PCIe errors", schema.SeverityCritical, was.PCIeFatal, g.PCIeFatal)
+		// A state is evidence at first sight too: it says how the device is, not what happened once.
+		for _, f := range []struct {
+			kind, text string
+			was, now   *bool
+		}{
+			{"remap-failed", "row remapping has failed on " + g.Slot, was.RemapFailed, g.RemapFailed},
+			{"remap-pending", "a row remap waits for a reset on " + g.Slot, was.RemapPending, g.RemapPending},
+			{"sram-threshold", "the SRAM error threshold is exceeded on " + g.Slot, was.SRAMThreshold, g.SRAMThreshold},
+		} {
+			if f.now != nil && *f.now && !(sameDevice && f.was != nil && *f.was) {
+				add(Sign{Slot: g.Slot, Serial: g.Serial, Kind: f.kind, Severity: schema.SeverityCritical, Text: f.text, Key: fmt.Sprintf("%s/%s/%s/%d", f.kind, g.Slot, g.Serial, s.At.Unix())})
+			}
+		}
+		m.gpus[g.Slot] = keep(was, g, sameDevice)
+	}
+}
+
+// keep carries a known value over a round in which it was unknown, so that a gap hides no rise.
+func keep(was, now bmc.GPUMetrics, sameDevice bool) bmc.GPUMetrics {
+	if !sameDevice {
+		return now
+	}
+	for _, p := range []struct{ was, now **float64 }{
+		{&was.UncorrectableECC, &now.UncorrectableECC}, {&was.CacheUncorrectableECC, &now.CacheUncorrectableECC},
+		{&was.RemapUncorrectable, &now.RemapUncorrectable}, {&was.PCIeFatal, &now.PCIeFatal},
+	} {
+		if *p.now == nil {
+			*p.now = *p.was
+		}
+	}
+	for _, p := range []struct{ was, now **bool }{{&was.RemapFailed, &now.RemapFailed}, {&was.RemapPending, &now.RemapPending}, {&was.SRAMThreshold, &now.SRAMThreshold}} {
+		if *p.now == nil {
+			*p.now = *p.was
+		}
+	}
+	now.Serial = orKnown(now.Serial, was.Serial)
+	return now
+}
+
+// named finds the accelerator that a log calls by its slot or its resource's name.
+func named(s Snapshot, name string) (bmc.GPU, bool) {
+	if s.Identity != nil {
+		for _, g := range s.Identity.GPUs {
+			if g.Slot == name || lastOf(g.URI) == name {
+				return g, true
+			}
+		}
+	}
+	return bmc.GPU{}, false
+}
+
+func orKnown(s, def string) string {
+	if s == "" {
+		return def
+	}
+	return s
+}
+
+func lastOf(uri string) string { return uri[strings.LastIndexByte(uri, '/')+1:] }

@@ -1,0 +1,89 @@
+package watch
+
+import (
+	"fmt"
+	"testing"
+	"time"
+
+	"gpupool/activities/bmc"
+)
+
+func f(v float64) *float64 { return &v }
+func b(v bool) *bool       { return &v }
+
+// A scenario is a row of snapshots and what each is told as. The clock moves a minute a step.
+func TestWhatIsNewsAndWhatIsNot(t *testing.T) {
+	t.Parallel()
+	on := bmc.Vitals{Power: bmc.PowerOn}
+	id := func(ready bool, gpus ...bmc.GPU) *bmc.Identity {
+		return &bmc.Identity{BaseboardsReady: ready, GPUs: gpus}
+	}
+	good := bmc.GPU{Slot: "SXM1", Serial: "A", State: "Enabled", Health: "OK"}
+	absent := bmc.GPU{Slot: "SXM1", Serial: "A", State: "Absent", Health: "Critical"}
+	ecc := func(serial string, v *float64) []bmc.GPUMetrics {
+		return []bmc.GPUMetrics{{GPU: bmc.GPU{Slot: "SXM1", Serial: serial}, UncorrectableECC: v}}
+	}
+	leak := []bmc.Leak{{URI: "/l1", Name: "cold plate 1", State: "Critical"}}
+	xid := func(n int, history bool, text string) []bmc.LogEntry {
+		return []bmc.LogEntry{{Service: "/s", ID: fmt.Sprint(n), History: history, Message: text, Origin: "/redfish/v1/Chassis/HGX_GPU_SXM_1"}}
+	}
+	for name, steps := range map[string][]struct {
+		s    Snapshot
+		want string
+	}{
+		"a counter's first value is history, a rise is news, a fall is a new baseline": {
+			{Snapshot{Vitals: on, GPUs: ecc("A", f(7))}, ""}, {Snapshot{Vitals: on, GPUs: ecc("A", f(9))}, "ecc-uncorrectable SXM1 A"},
+			{Snapshot{Vitals: on, GPUs: ecc("A", f(0))}, ""}, {Snapshot{Vitals: on, GPUs: ecc("A", f(1))}, "ecc-uncorrectable SXM1 A"},
+		},
+		"a rise over a round of unknown is seen": {
+			{Snapshot{Vitals: on, GPUs: ecc("A", f(1))}, ""}, {Snapshot{Vitals: on, GPUs: ecc("", nil)}, ""}, {Snapshot{Vitals: on, GPUs: ecc("A", f(2))}, "ecc-uncorrectable SXM1 A"},
+		},
+		"a swapped device brings its own history": {
+			{Snapshot{Vitals: on, GPUs: ecc("A", f(1))}, ""}, {Snapshot{Vitals: on, GPUs: ecc("B", f(50))}, ""}, {Snapshot{Vitals: on, GPUs: ecc("B", f(51))}, "ecc-uncorrectable SXM1 B"},
+		},
+		"absent counts after it settled, once": {
+			{Snapshot{Vitals: on, Identity: id(true, good)}, ""}, {Snapshot{Vitals: on, Identity: id(true, absent)}, ""},
+			{Snapshot{Vitals: on, Identity: id(true, absent)}, ""}, {Snapshot{Vitals: on, Identity: id(true, absent)}, "absent SXM1 A"}, {Snapshot{Vitals: on, Identity: id(true, absent)}, ""},
+			{Snapshot{Vitals: on, Identity: id(true, good)}, ""}, {Snapshot{Vitals: on, Identity: id(true, absent)}, ""},
+		},
+		"absent while the baseboard starts, the power is off, or the bmc is silent is unknown": {
+			{Snapshot{Vitals: on, Identity: id(false, absent)}, ""}, {Snapshot{Vitals: on, Identity: id(false, absent)}, ""}, {Snapshot{Vitals: on, Identity: id(false, absent)}, ""},
+			{Snapshot{Vitals: bmc.Vitals{Power: bmc.PowerOff}, Identity: id(true, absent)}, ""}, {Snapshot{Err: bmc.ErrUnreachable}, ""}, {Snapshot{Vitals: on, Identity: id(true, absent)}, ""},
+		},
+		"a leak is told once, and again when it comes back": {
+			{Snapshot{Vitals: on, Leaks: leak}, "leak  "}, {Snapshot{Vitals: on, Leaks: leak}, ""}, {Snapshot{Vitals: on}, ""}, {Snapshot{Vitals: on, Leaks: []bmc.Leak{}}, ""}, {Snapshot{Vitals: on, Leaks: leak}, "leak  "},
+		},
+		"an xid in the log is news unless it is history, and an sxid is none": {
+			{Snapshot{Vitals: on, Entries: xid(1, true, "[00] XID 62 badf")}, ""}, {Snapshot{Vitals: on, Entries: xid(2, false, "type '[00] XID 79 GPU'")}, "xid 79 GPU_SXM_1 "},
+			{Snapshot{Vitals: on, Entries: xid(3, false, "SXID 0 dNVSWITCH SMBPBI server is online")}, ""},
+		},
+		"a failed remap is evidence at first sight, once": {
+			{Snapshot{Vitals: on, GPUs: []bmc.GPUMetrics{{GPU: good, RemapFailed: b(true)}}}, "remap-failed SXM1 A"}, {Snapshot{Vitals: on, GPUs: []bmc.GPUMetrics{{GPU: good, RemapFailed: b(true)}}}, ""},
+		},
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			var m memory
+			keys := map[string]bool{}
+			at := time.Date(2026, 1, 1, 0, 0, 0, 0, time.UTC)
+			for i, step := range steps {
+				step.s.At = at.Add(time.Duration(i) * time.Minute)
+				got := ""
+				for _, x := range m.signs(step.s, 2*time.Minute) {
+					got += x.Kind + " "
+					if x.Code != "" {
+						got += x.Code + " "
+					}
+					got += x.Slot + " " + x.Serial
+					if keys[x.Key] || x.Key == "" {
+						t.Fatalf("step %d: key %q again", i, x.Key)
+					}
+					keys[x.Key] = true
+				}
+				if got != step.want {
+					t.Fatalf("step %d: told %q, want %q", i, got, step.want)
+				}
+			}
+		})
+	}
+}

@@ -1,0 +1,267 @@
+// Package watch looks at servers from outside, through their BMCs: it sees what an agent can't, and goes on when the OS
+// is down.
+//
+// It decides when each BMC is read and what of it is news. Reads are spread over the interval by the server's name, so a
+// thousand BMCs are never asked at once; a BMC that is slow or silent is moved to a lane of its own and delays no other.
+//
+// Invariants: one read of a BMC at a time; what it doesn't say is unknown and makes no evidence; what is there at the
+// first sight (counters, logs) is a baseline; Run returns only when every goroutine has ended.
+//
+// Not here: what evidence means (activities/health/rules), and storing it.
+package watch
+
+import (
+	"context"
+	"hash/fnv"
+	"log/slog"
+	"regexp"
+	"sync"
+	"time"
+
+	"gpupool/activities/bmc"
+)
+
+// Target is one server to watch.
+type Target struct {
+	Server   string
+	Endpoint bmc.Endpoint
+}
+
+// Config is how a Watcher works. Zero fields take the default named.
+type Config struct {
+	Interval time.Duration // between two reads of one BMC; 60 s
+	Deep     int           // every how many reads metrics, leaks and logs are read as well; 5
+	Settle   time.Duration // how long an accelerator may be missing before that is evidence; 10 min
+	Parallel int           // BMCs read at once; 64
+	Slow     int           // of those that were slow or silent last time, at once; 64
+	SlowIs   time.Duration // a read that takes longer moves its BMC there; 5 s
+	// Sink gets every snapshot with the signs in it. It is called from many goroutines, never twice at once for one server.
+	Sink func(context.Context, Snapshot, []Sign)
+	Log  *slog.Logger // nil is slog.Default
+}
+
+// Watcher reads many BMCs, again and again. Lock order: mu is the only lock and is not held while a BMC is read.
+type Watcher struct {
+	pool *bmc.Pool
+	cfg  Config
+
+	mu      sync.Mutex
+	targets map[string]*watched
+	changed chan struct{} // a target was added or removed
+}
+
+// watched is one target. Its fields but due and busy belong to the one read that runs.
+type watched struct {
+	Target
+	due    time.Time
+	busy   bool
+	gone   bool
+	slow   bool
+	rounds int
+	memory memory
+	logs   []string               // services worth reading; nil until looked for
+	cursor map[string]*bmc.Cursor // by service
+}
+
+// New makes a watcher without targets.
+func New(pool *bmc.Pool, cfg Config) *Watcher {
+	for _, d := range []struct {
+		have *time.Duration
+		def  time.Duration
+	}{{&cfg.Interval, time.Minute}, {&cfg.Settle, 10 * time.Minute}, {&cfg.SlowIs, 5 * time.Second}} {
+		if *d.have <= 0 {
+			*d.have = d.def
+		}
+	}
+	for _, n := range []struct {
+		have *int
+		def  int
+	}{{&cfg.Deep, 5}, {&cfg.Parallel, 64}, {&cfg.Slow, 64}} {
+		if *n.have <= 0 {
+			*n.have = n.def
+		}
+	}
+	if cfg.Log == nil {
+		cfg.Log = slog.Default()
+	}
+	return &Watcher{pool: pool, cfg: cfg, targets: map[string]*watched{}, changed: make(chan struct{}, 1)}
+}
+
+// Set makes targets the ones watched. Those already watched with the same address keep what is known of them.
+func (w *Watcher) Set(targets []Target) {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	want := map[string]bool{}
+	now := time.Now()
+	for _, t := range targets {
+		want[t.Server] = true
+		if have := w.targets[t.Server]; have != nil && have.Endpoint.Address == t.Endpoint.Address {
+			continue
+		} else if have != nil {
+			have.gone = true
+		}
+		phase := w.phase(t.Server)
+		w.targets[t.Server] = &watched{Target: t, due: now.Add(phase), cursor: map[string]*bmc.Cursor{},
+			rounds: int(phase/time.Microsecond) % w.cfg.Deep} // deep rounds are spread over rounds as well
+	}
+	for name, t := range w.targets {
+		if !want[name] {
+			t.gone = true
+			delete(w.targets, name)
+		}
+	}
+	select {
+	case w.changed <- struct{}{}:
+	default:
+	}
+}
+
+// phase is where in the interval a server's reads fall: the same after each restart, spread evenly over servers.
+func (w *Watcher) phase(server string) time.Duration {
+	h := fnv.New64a()
+	h.Write([]byte(server))
+	// FNV's low bits of similar names are similar; the multiplication spreads them (Knuth, vol. 3, 6.4).
+	x := h.Sum64() * 0x9E3779B97F4A7C15
+	return time.Duration(x>>11) % w.cfg.Interval
+}
+
+// Run watches until the context ends, and returns when every read has.
+func (w *Watcher) Run(ctx context.Context) error {
+	var wg sync.WaitGroup
+	defer wg.Wait()
+	fast, slow := make(chan struct{}, w.cfg.Parallel), make(chan struct{}, w.cfg.Slow)
+	timer := time.NewTimer(0)
+	defer timer.Stop()
+	for {
+		select {
+		case <-ctx.Done():
+			return context.Cause(ctx)
+		case <-timer.C:
+		case <-w.changed:
+		}
+		due, next := w.due(time.Now())
+		for _, t := range due {
+			lane := fast
+			if t.slow {
+				lane = slow
+			}
+			wg.Go(func() {
+				defer w.done(t)
+				select {
+				case lane <- struct{}{}:
+				case <-ctx.Done():
+					return
+				}
+				defer func() { <-lane }()
+				w.read(ctx, t)
+			})
+		}
+		timer.Reset(next)
+	}
+}
+
+// due takes the targets whose time has come, and says when to look again. One that is still being read misses its turn.
+func (w *Watcher) due(now time.Time) ([]*watched, time.Duration) {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	next := w.cfg.Interval
+	var out []*watched
+	for _, t := range w.targets {
+		if !now.Before(t.due) {
+			for !now.Before(t.due) {
+				t.due = t.due.Add(w.cfg.Interval)
+			}
+			if !t.busy {
+				t.busy = true
+				out = append(out, t)
+			}
+		}
+		next = min(next, t.due.Sub(now))
+	}
+	// Wake for a batch rather than for each: a scan of all targets each time would be quadratic.
+	return out, max(next, w.cfg.Interval/256)
+}
+
+func (w *Watcher) done(t *watched) {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	t.busy = false
+}
+
+// read takes one snapshot and hands it on.
+func (w *Watcher) read(ctx context.Context, t *watched) {
+	start := time.Now()
+	deep := t.rounds%w.cfg.Deep == 0
+	s := w.snapshot(ctx, t, deep)
+	if ctx.Err() != nil {
+		return
+	}
+	t.slow = s.Err != nil || !deep && time.Since(start) > w.cfg.SlowIs
+	if s.Err == nil {
+		t.rounds++ // a deep round that failed is tried again
+	}
+	signs := t.memory.signs(s, w.cfg.Settle)
+	w.mu.Lock()
+	gone := t.gone
+	w.mu.Unlock()
+	if !gone && w.cfg.Sink != nil {
+		w.cfg.Sink(ctx, s, signs)
+	}
+}
+
+func (w *Watcher) snapshot(ctx context.Context, t *watched, deep bool) (s Snapshot) {
+	s = Snapshot{Server: t.Server, At: time.Now()}
+	s.Vitals.Power = bmc.PowerUnknown
+	c, err := w.pool.Client(t.Endpoint)
+	if err == nil {
+		s.Vitals, err = c.Vitals(ctx)
+	}
+	if err != nil || !deep {
+		s.Err = err
+		return s
+	}
+	// A part of the deep round that fails leaves that part unknown; the rest is still evidence.
+	part := func(name string, err error) bool {
+		if err != nil && ctx.Err() == nil {
+			w.cfg.Log.DebugContext(ctx, "part of a bmc not read", "server", t.Server, "part", name, "err", err)
+		}
+		return err == nil
+	}
+	id, err := c.Identify(ctx)
+	if part("identity", err) {
+		s.Identity = &id
+		if m, err := c.GPUMetrics(ctx, id); part("gpu metrics", err) {
+			s.GPUs = m
+		}
+	}
+	if l, err := c.Leaks(ctx); part("leaks", err) {
+		s.Leaks = append([]bmc.Leak{}, l...)
+	}
+	if t.logs == nil {
+		if list, err := c.LogServices(ctx); part("logs", err) {
+			t.logs = worthReading(list)
+		}
+	}
+	for _, service := range t.logs {
+		entries, next, err := c.LogEntries(ctx, service, t.cursor[service])
+		if part(service, err) {
+			t.cursor[service] = next
+			s.Entries = append(s.Entries, entries...)
+		}
+	}
+	return s
+}
+
+// noise are logs that hold no evidence about hardware: consoles, audits, dumps and journals of the BMC's own programs.
+var noise = regexp.MustCompile(`(?i)/(journal|dump|postcodes|auditlog|audit|security|sl|diagnosticlog|debugtokenservice|fdr|callhome|salog|lclog|maintenancelog|decodedlog|crashdump|hostlogger)$`)
+
+// worthReading drops noise, never returning nil: it was looked for.
+func worthReading(list []string) []string {
+	out := []string{}
+	for _, s := range list {
+		if !noise.MatchString(s) {
+			out = append(out, s)
+		}
+	}
+	return out
+}
