@@ -1,0 +1,135 @@
+package bmc
+
+import (
+	"bufio"
+	"context"
+	"crypto/sha256"
+	"crypto/tls"
+	"encoding/hex"
+	"encoding/json"
+	"fmt"
+	"io"
+	"net"
+	"net/http"
+	"net/netip"
+	"sort"
+	"strings"
+	"sync"
+	"time"
+)
+
+// Found is what answers at an address of a probed range. Nothing was logged in to: it is what the service root tells
+// everyone (DSP0266 13.3.1).
+type Found struct {
+	Address string `json:"address"` // https://10.0.0.7
+	Vendor  string `json:"vendor,omitempty"`
+	Product string `json:"product,omitempty"`
+	UUID    string `json:"uuid,omitempty"` // of the service; on many BMCs the server's own
+	Redfish string `json:"redfish"`        // version of the protocol
+	TLSPin  string `json:"tls_pin,omitempty"`
+}
+
+// maxProbe bounds a range: a /16 is a mistake, not a BMC network.
+const maxProbe = 4096
+
+// ProbeConfig is how a range is probed.
+type ProbeConfig struct {
+	Port     int           // 0 is 443
+	HTTP     bool          // plain http, for labs
+	Parallel int           // 0 is 64
+	Timeout  time.Duration // for each address; 0 is 3 s
+}
+
+// Probe asks every address of a prefix for a Redfish service root and lists those that have one. It logs in nowhere, sends
+// no credential, and asks each address once.
+func Probe(ctx context.Context, prefix netip.Prefix, cfg ProbeConfig) ([]Found, error) {
+	prefix = prefix.Masked()
+	if bits := prefix.Addr().BitLen() - prefix.Bits(); bits > 12 {
+		return nil, fmt.Errorf("probe range %s: more than %d addresses; probe it in parts", prefix, maxProbe)
+	}
+	if cfg.Port == 0 {
+		cfg.Port = 443
+	}
+	if cfg.Parallel <= 0 {
+		cfg.Parallel = 64
+	}
+	if cfg.Timeout <= 0 {
+		cfg.Timeout = 3 * time.Second
+	}
+	var (
+		wg   sync.WaitGroup
+		mu   sync.Mutex
+		out  []Found
+		slot = make(chan struct{}, cfg.Parallel)
+	)
+	for a := prefix.Addr(); prefix.Contains(a); a = a.Next() {
+		select {
+		case slot <- struct{}{}:
+		case <-ctx.Done():
+			wg.Wait()
+			return nil, context.Cause(ctx)
+		}
+		wg.Go(func() {
+			defer func() { <-slot }()
+			if f, ok := probeOne(ctx, a, cfg); ok {
+				mu.Lock()
+				out = append(out, f)
+				mu.Unlock()
+			}
+		})
+	}
+	wg.Wait()
+	if ctx.Err() != nil {
+		return nil, context.Cause(ctx)
+	}
+	sort.Slice(out, func(i, j int) bool { return natural(out[i].Address) < natural(out[j].Address) })
+	return out, nil
+}
+
+func probeOne(ctx context.Context, addr netip.Addr, cfg ProbeConfig) (Found, bool) {
+	ctx, cancel := context.WithTimeout(ctx, cfg.Timeout)
+	defer cancel()
+	hostport := netip.AddrPortFrom(addr, uint16(cfg.Port)).String()
+	conn, err := (&net.Dialer{}).DialContext(ctx, "tcp", hostport)
+	if err != nil {
+		return Found{}, false
+	}
+	defer conn.Close()
+	stop := context.AfterFunc(ctx, func() { conn.Close() })
+	defer stop()
+	f := Found{Address: "https://" + hostport}
+	if cfg.HTTP {
+		f.Address = "http://" + hostport
+	} else {
+		f.Address = strings.TrimSuffix(f.Address, ":443")
+		t := tls.Client(conn, &tls.Config{InsecureSkipVerify: true, MinVersion: tls.VersionTLS12}) // its key is noted, to be pinned at enrolment
+		if t.HandshakeContext(ctx) != nil {
+			return Found{}, false
+		}
+		sum := sha256.Sum256(t.ConnectionState().PeerCertificates[0].RawSubjectPublicKeyInfo)
+		f.TLSPin, conn = hex.EncodeToString(sum[:]), t
+	}
+	req, err := http.NewRequestWithContext(ctx, http.MethodGet, f.Address+"/redfish/v1/", nil)
+	if err != nil {
+		return Found{}, false
+	}
+	req.Close = true
+	if req.Write(conn) != nil {
+		return Found{}, false
+	}
+	resp, err := http.ReadResponse(bufio.NewReader(conn), req)
+	if err != nil {
+		return Found{}, false
+	}
+	defer resp.Body.Close()
+	var body map[string]any
+	if resp.StatusCode != http.StatusOK || json.NewDecoder(io.LimitReader(resp.Body, 1<<20)).Decode(&body) != nil {
+		return Found{}, false
+	}
+	r := &resource{body: body}
+	if f.Redfish = r.str("RedfishVersion"); f.Redfish == "" {
+		return Found{}, false // some other web server
+	}
+	f.Vendor, f.Product, f.UUID = r.word("Vendor"), r.word("Product"), strings.ToLower(r.word("UUID"))
+	return f, true
+}
