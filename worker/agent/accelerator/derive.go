@@ -48,6 +48,9 @@ func (m *Memory) Step(boot string, list []agentproto.Device) []Sign {
 	here := map[string]bool{}
 	for _, d := range list {
 		id := Identity(d)
+		if id == "" {
+			continue // a device that never said who it is
+		}
 		here[id] = true
 		s := m.Devices[id]
 		if s == nil {

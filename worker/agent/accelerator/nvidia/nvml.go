@@ -18,17 +18,21 @@ import (
 
 // Reader is NVIDIA's accelerator.Reader.
 //
-// mu guards up: whether the library is initialised. A reading holds it not at all: NVML is safe for many threads.
+// mu guards what follows it, and is not held while the library is called: NVML is safe for many threads.
 type Reader struct {
 	kmsg string
 	boot time.Time
 
-	mu sync.Mutex
-	up bool
+	mu    sync.Mutex
+	up    bool                      // the library is initialised
+	known map[int]agentproto.Device // who each device is, for when it no longer says
+	busy  map[int]bool              // its reading has not come back
 }
 
 // New reads XIDs from kernelLog (kmsg.Path, or "" to read none); boot is when the kernel's clock began.
-func New(kernelLog string, boot time.Time) *Reader { return &Reader{kmsg: kernelLog, boot: boot} }
+func New(kernelLog string, boot time.Time) *Reader {
+	return &Reader{kmsg: kernelLog, boot: boot, known: map[int]agentproto.Device{}, busy: map[int]bool{}}
+}
 
 // init loads the library, again after each failure: a driver may be installed while the agent runs.
 func (r *Reader) init() error {
@@ -89,28 +93,56 @@ func (r *Reader) Read(ctx context.Context) ([]agentproto.Device, error) {
 	defer cancel()
 	answers := make([]chan agentproto.Device, n)
 	for i := range answers {
+		if !r.take(i) {
+			continue // one goroutine at a time hangs in a driver
+		}
 		ch := make(chan agentproto.Device, 1)
 		answers[i] = ch
-		go func() { ch <- device(i) }()
+		go func() {
+			defer r.give(i)
+			ch <- r.device(i)
+		}()
 	}
 	list := make([]agentproto.Device, n)
 	for i, ch := range answers {
 		select {
-		case list[i] = <-ch:
+		case list[i] = <-ch: // a nil channel never answers
 		case <-ctx.Done():
-			list[i] = agentproto.Device{Vendor: schema.VendorNVIDIA, Index: i, Error: fmt.Sprintf("no answer within %s", perDevice)}
+			list[i] = r.silent(i, fmt.Sprintf("no answer within %s", perDevice))
 		}
 	}
 	return list, nil
 }
 
-func device(i int) agentproto.Device {
-	d := agentproto.Device{Vendor: schema.VendorNVIDIA, Index: i}
+func (r *Reader) take(i int) bool {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	was := r.busy[i]
+	r.busy[i] = true
+	return !was
+}
+
+func (r *Reader) give(i int) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	r.busy[i] = false
+}
+
+// silent is a device by what was known of it, and why it says nothing now.
+func (r *Reader) silent(i int, why string) agentproto.Device {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	d := r.known[i]
+	d.Vendor, d.Index, d.Error = schema.VendorNVIDIA, i, why
+	return d
+}
+
+func (r *Reader) device(i int) agentproto.Device {
 	h, ret := nvml.DeviceGetHandleByIndex(i)
 	if ret != nvml.SUCCESS {
-		d.Error = word(ret)
-		return d
+		return r.silent(i, word(ret))
 	}
+	d := agentproto.Device{Vendor: schema.VendorNVIDIA, Index: i}
 	q := &query{d: &d}
 	if pci, ret := h.GetPciInfo(); q.ok(ret) {
 		d.PCI = kmsg.Address(fmt.Sprintf("%04x:%02x:%02x.0", pci.Domain, pci.Bus, pci.Device))
@@ -120,17 +152,37 @@ func device(i int) agentproto.Device {
 	d.Firmware, _ = h.GetVbiosVersion()
 	name, ret := h.GetName()
 	q.ok(ret)
+	d.Model = ModelName(name, 0)
+	r.learn(i, &d)
 	d.Samples = map[string]float64{}
 	if m, ret := h.GetMemoryInfo(); q.is(ret, accelerator.MemoryUsed) {
 		d.MemoryBytes = int64(m.Total)
 		d.Samples[accelerator.MemoryUsed] = float64(m.Used)
 	}
 	d.Model = ModelName(name, d.MemoryBytes)
+	if q.lost == nvml.SUCCESS {
+		r.learn(i, &d)
+	}
 	q.read(h)
 	if q.lost != nvml.SUCCESS {
-		d.Samples, d.NotApplicable, d.Error = nil, nil, word(q.lost)
+		return r.silent(i, word(q.lost))
 	}
 	return d
+}
+
+// learn remembers who a device is, before it is asked what may hang. What was known in full stays.
+func (r *Reader) learn(i int, d *agentproto.Device) {
+	if d.UUID == "" && d.Serial == "" {
+		return
+	}
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	if old := r.known[i]; d.MemoryBytes == 0 && old.MemoryBytes != 0 && old.UUID == d.UUID {
+		return
+	}
+	k := *d
+	k.Samples, k.NotApplicable = nil, nil
+	r.known[i] = k
 }
 
 // query collects what one device says.
