@@ -108,6 +108,11 @@ func (r *Reader) Read(ctx context.Context) ([]agentproto.Device, error) {
 		select {
 		case list[i] = <-ch: // a nil channel never answers
 		case <-ctx.Done():
+			select {
+			case list[i] = <-ch: // it had answered before another kept us waiting
+				continue
+			default:
+			}
 			list[i] = r.silent(i, fmt.Sprintf("no answer within %s", perDevice))
 		}
 	}
