@@ -95,12 +95,12 @@ func serials(r schema.Repair) string {
 	return fmt.Sprintf(": %s out, %s in", words.Or(r.OldSerial), words.Or(r.NewSerial))
 }
 
-// slotOf says a fault's device as the technician knows it.
+// slotOf says a fault's device as the technician knows it; the part that was taken out is no longer listed.
 func slotOf(d repairDetail, id string) string {
-	if id == d.Device.ID && id != "" {
-		return strings.TrimSpace(d.Device.Slot + " " + d.Device.Serial)
+	if id == "" || id != d.Accelerator {
+		return id
 	}
-	return id
+	return strings.TrimSpace(strings.TrimPrefix(d.Part, "accelerator ") + " " + d.expected())
 }
 
 // pageAfter is the address of the next page, with the same filters.

@@ -13,8 +13,16 @@
   document.addEventListener("htmx:responseError", function (e) {
     if (e.detail.xhr.status === 401) location.reload();
   });
+  // While a form is on its way the page is not refreshed: a reload would take the form's answer away.
+  var leaving = false;
   document.addEventListener("submit", function (e) {
     var question = e.target.getAttribute("data-confirm");
-    if (question && !window.confirm(question)) e.preventDefault();
+    if (question && !window.confirm(question)) { e.preventDefault(); return; }
+    leaving = true;
+    setTimeout(function () { leaving = false; }, 10000);
+  });
+  window.addEventListener("pageshow", function () { leaving = false; });
+  ["htmx:beforeRequest", "htmx:beforeOnLoad"].forEach(function (name) {
+    document.addEventListener(name, function (e) { if (leaving) e.preventDefault(); });
   });
 })();

@@ -1,0 +1,342 @@
+package console_test
+
+import (
+	"bufio"
+	"context"
+	"io"
+	"net/http"
+	"net/http/cookiejar"
+	"net/url"
+	"strings"
+	"testing"
+	"time"
+
+	"go.uber.org/goleak"
+
+	"gpupool/api/testpool"
+	"gpupool/schema"
+	"gpupool/schema/store"
+)
+
+func TestMain(m *testing.M) {
+	// gorm's cache of statements has a goroutine without an end.
+	goleak.VerifyTestMain(m, goleak.IgnoreTopFunction("gorm.io/gorm/internal/lru.NewLRU[...].func1"))
+}
+
+// visitor is a browser without script: it keeps cookies and follows redirects.
+type visitor struct {
+	t    *testing.T
+	pool *testpool.Pool
+	http *http.Client
+}
+
+func start(t *testing.T) *testpool.Pool {
+	t.Helper()
+	p, err := testpool.Start()
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() {
+		if err := p.Close(); err != nil {
+			t.Error(err)
+		}
+	})
+	return p
+}
+
+func visit(t *testing.T, p *testpool.Pool) *visitor {
+	t.Helper()
+	jar, err := cookiejar.New(nil)
+	if err != nil {
+		t.Fatal(err)
+	}
+	tr := &http.Transport{}
+	t.Cleanup(tr.CloseIdleConnections)
+	return &visitor{t, p, &http.Client{Jar: jar, Transport: tr}}
+}
+
+func (v *visitor) do(method, path string, form url.Values, header ...string) (*http.Response, string) {
+	v.t.Helper()
+	r, err := http.NewRequestWithContext(v.t.Context(), method, v.pool.URL+path, strings.NewReader(form.Encode()))
+	if err != nil {
+		v.t.Fatal(err)
+	}
+	if form != nil {
+		r.Header.Set("Content-Type", "application/x-www-form-urlencoded")
+		r.Header.Set("Origin", v.pool.URL)
+	}
+	for i := 0; i+1 < len(header); i += 2 {
+		r.Header.Set(header[i], header[i+1])
+	}
+	resp, err := v.http.Do(r)
+	if err != nil {
+		v.t.Fatal(err)
+	}
+	defer resp.Body.Close()
+	body, err := io.ReadAll(resp.Body)
+	if err != nil {
+		v.t.Fatal(err)
+	}
+	return resp, string(body)
+}
+
+func (v *visitor) signIn(role schema.Role, tenant, project string) *visitor {
+	v.t.Helper()
+	token, err := v.pool.NewToken(v.t.Context(), "v-"+string(role)+tenant, role, tenant, project)
+	if err != nil {
+		v.t.Fatal(err)
+	}
+	if resp, body := v.do("POST", "/login", url.Values{"token": {token}}); resp.StatusCode != 200 {
+		v.t.Fatalf("signing in answers %d: %s", resp.StatusCode, body)
+	}
+	return v
+}
+
+func TestAStrangerIsLedToTheLoginAndBack(t *testing.T) {
+	t.Parallel()
+	p := start(t)
+	v := visit(t, p)
+	resp, body := v.do("GET", "/ui/servers?phase=enrolled", nil, "Accept", "text/html")
+	if got := resp.Request.URL.RequestURI(); got != "/login?next=%2Fui%2Fservers%3Fphase%3Denrolled" || !strings.Contains(body, `name="next" value="/ui/servers?phase=enrolled"`) {
+		t.Fatalf("a stranger is at %s with %d: %s", got, resp.StatusCode, body)
+	}
+	if resp, body := v.do("POST", "/login", url.Values{"token": {"gpt_wrong"}}); resp.StatusCode != 401 || !strings.Contains(body, "not an API token of this pool") {
+		t.Fatalf("a wrong token answers %d: %s", resp.StatusCode, body)
+	}
+	resp, _ = v.do("POST", "/login", url.Values{"token": {p.Token}, "next": {"/ui/servers?phase=enrolled"}})
+	if got := resp.Request.URL.RequestURI(); got != "/ui/servers?phase=enrolled" || resp.StatusCode != 200 {
+		t.Fatalf("after the login it is at %s with %d", got, resp.StatusCode)
+	}
+	if resp, _ = v.do("POST", "/logout", url.Values{}); resp.Request.URL.Path != "/login" {
+		t.Fatalf("after the logout it is at %s", resp.Request.URL)
+	}
+	if resp, _ = v.do("GET", "/ui/", nil, "Accept", "text/html"); resp.Request.URL.Path != "/login" {
+		t.Fatalf("after the logout the pool is shown: %s", resp.Request.URL)
+	}
+}
+
+func TestALoginLeadsToNoOtherSite(t *testing.T) {
+	t.Parallel()
+	p := start(t)
+	for _, next := range []string{"https://evil.example", "//evil.example/ui/", "/\\evil.example/ui/", "/ui/\\..\\..", "javascript:alert(1)", "/v1/tokens", "ui/"} {
+		v := visit(t, p)
+		v.http.CheckRedirect = func(*http.Request, []*http.Request) error { return http.ErrUseLastResponse }
+		resp, _ := v.do("POST", "/login", url.Values{"token": {p.Token}, "next": {next}})
+		if got := resp.Header.Get("Location"); resp.StatusCode != 303 || got != "/" {
+			t.Errorf("next=%s leads to %s (%d)", next, got, resp.StatusCode)
+		}
+	}
+}
+
+func TestAFormOfAnotherSiteDoesNothing(t *testing.T) {
+	t.Parallel()
+	p := start(t)
+	id := enrolled(t, p)
+	v := visit(t, p).signIn(schema.RoleOperator, "", "")
+	for _, h := range [][]string{{"Sec-Fetch-Site", "cross-site"}, {"Sec-Fetch-Site", "same-site"}, {"Origin", "https://evil.example"}} {
+		if resp, body := v.do("POST", "/ui/servers/"+id+"/protect", url.Values{}, h...); resp.StatusCode != 403 {
+			t.Errorf("%v answers %d: %s", h, resp.StatusCode, body)
+		}
+	}
+	if s, err := p.Store.Server(t.Context(), id); err != nil || s.Protected {
+		t.Fatalf("protected %v, %v", s.Protected, err)
+	}
+	if resp, body := v.do("POST", "/ui/servers/"+id+"/protect", url.Values{}); resp.StatusCode != 200 || !strings.Contains(body, "Protected: nothing will wipe") {
+		t.Fatalf("its own form answers %d: %s", resp.StatusCode, body)
+	}
+}
+
+func TestARoleMayDoWhatTheAPILetsItAndIsOfferedNothingElse(t *testing.T) {
+	t.Parallel()
+	p := start(t)
+	id := enrolled(t, p)
+	v := visit(t, p).signIn(schema.RoleTechnician, "", "")
+	_, body := v.do("GET", "/ui/servers/"+id, nil)
+	if !strings.Contains(body, "r1s1") || strings.Contains(body, "<form method=\"post\" action=\"/ui/") {
+		t.Fatalf("a technician's page of a server: %s", body)
+	}
+	resp, body := v.do("POST", "/ui/servers/"+id+"/onboard", url.Values{})
+	if resp.StatusCode != 200 || !strings.Contains(body, "The role technician may not do this.") || !strings.Contains(body, `role="alert"`) {
+		t.Fatalf("it answers %d: %s", resp.StatusCode, body)
+	}
+	if s, err := p.Store.Server(t.Context(), id); err != nil || s.Phase != schema.PhaseEnrolled {
+		t.Fatalf("it is %s, %v", s.Phase, err)
+	}
+	tenant(t, p)
+	v = visit(t, p).signIn(schema.RoleTenantMember, "vision", "")
+	for _, path := range []string{"/ui/servers", "/ui/servers/" + id, "/ui/repairs"} {
+		if _, body := v.do("GET", path, nil); !strings.Contains(body, "may not do this") || strings.Contains(body, "r1s1") {
+			t.Errorf("a tenant's %s: %s", path, body)
+		}
+	}
+	if resp, body := v.do("GET", "/ui/", nil); resp.Request.URL.Path != "/ui/jobs" || strings.Contains(body, `href="/ui/servers"`) {
+		t.Errorf("a tenant's start is %s: %s", resp.Request.URL.Path, body)
+	}
+}
+
+func TestAnotherTenantsJobIsNoJob(t *testing.T) {
+	t.Parallel()
+	p := start(t)
+	enrolled(t, p)
+	job := tenant(t, p)
+	v := visit(t, p).signIn(schema.RoleTenantMember, "vision", "")
+	_, foreign := v.do("GET", "/ui/jobs/"+job, nil)
+	_, none := v.do("GET", "/ui/jobs/job_nothing", nil)
+	if strings.Replace(foreign, job, "job_nothing", -1) != none || strings.Contains(foreign, "train") {
+		t.Fatalf("a foreign job's page differs from that of none:\n%s\n%s", foreign, none)
+	}
+	if _, body := v.do("POST", "/ui/jobs/"+job+"/cancel", url.Values{}); !strings.Contains(body, "No job") {
+		t.Fatalf("it can be cancelled: %s", body)
+	}
+}
+
+func TestTextOfTenantsIsTextOnAPage(t *testing.T) {
+	t.Parallel()
+	p := start(t)
+	enrolled(t, p)
+	job := tenant(t, p)
+	v := visit(t, p).signIn(schema.RoleOperator, "", "")
+	for _, path := range []string{"/ui/jobs", "/ui/jobs/" + job} {
+		resp, body := v.do("GET", path, nil)
+		if strings.Contains(body, "<script>alert") || !strings.Contains(body, "&lt;script&gt;alert") {
+			t.Errorf("%s: %s", path, body)
+		}
+		csp := resp.Header.Get("Content-Security-Policy")
+		if !strings.Contains(csp, "default-src 'none'") || strings.Contains(csp, "unsafe") {
+			t.Errorf("%s: its policy is %q", path, csp)
+		}
+		if got := resp.Header.Get("Cache-Control"); got != "no-store" {
+			t.Errorf("%s: Cache-Control is %q", path, got)
+		}
+	}
+}
+
+func TestOnlyTheLivePartIsReadAnewAndTheWholePageWhenItsFormsChange(t *testing.T) {
+	t.Parallel()
+	p := start(t)
+	id := enrolled(t, p)
+	v := visit(t, p).signIn(schema.RoleOperator, "", "")
+	resp, body := v.do("GET", "/ui/servers/"+id+"?shape=enrolled", nil, "HX-Request", "true")
+	if resp.StatusCode != 200 || !strings.HasPrefix(body, `<section id="live"`) || strings.Contains(body, "<html") || resp.Header.Get("HX-Refresh") != "" {
+		t.Fatalf("%d: %s", resp.StatusCode, body)
+	}
+	if err := p.Store.Protect(t.Context(), id, true, "test"); err != nil {
+		t.Fatal(err)
+	}
+	if resp, body = v.do("GET", "/ui/servers/"+id+"?shape=enrolled", nil, "HX-Request", "true"); resp.Header.Get("HX-Refresh") != "true" || body != "" {
+		t.Fatalf("%v: %s", resp.Header, body)
+	}
+	v.do("POST", "/logout", url.Values{})
+	if resp, _ = v.do("GET", "/ui/servers/"+id, nil, "HX-Request", "true"); resp.StatusCode != 401 {
+		t.Fatalf("a refresh without a session answers %d; the page can't know that it has ended", resp.StatusCode)
+	}
+}
+
+func TestAChangeIsToldToOpenPages(t *testing.T) {
+	t.Parallel()
+	p := start(t)
+	v := visit(t, p).signIn(schema.RoleOperator, "", "")
+	ctx, stop := context.WithTimeout(t.Context(), 10*time.Second)
+	defer stop()
+	r, err := http.NewRequestWithContext(ctx, "GET", p.URL+"/ui/changes", nil)
+	if err != nil {
+		t.Fatal(err)
+	}
+	resp, err := v.http.Do(r)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer resp.Body.Close()
+	if got := resp.Header.Get("Content-Type"); got != "text/event-stream" {
+		t.Fatalf("it is %q", got)
+	}
+	lines := bufio.NewScanner(resp.Body)
+	if !lines.Scan() || lines.Text() != ": here" {
+		t.Fatalf("it begins with %q", lines.Text())
+	}
+	enrolled(t, p)
+	for lines.Scan() {
+		if lines.Text() == "event: changed" {
+			return
+		}
+	}
+	t.Fatalf("the change was not told: %v", lines.Err())
+}
+
+func TestAnOpenPageDoesNotHoldUpTheEnd(t *testing.T) {
+	t.Parallel()
+	p, err := testpool.Start()
+	if err != nil {
+		t.Fatal(err)
+	}
+	v := visit(t, p).signIn(schema.RoleOperator, "", "")
+	resp, err := v.http.Get(p.URL + "/ui/changes")
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer resp.Body.Close()
+	begin := time.Now()
+	if err := p.Close(); err != nil {
+		t.Fatal(err)
+	}
+	if d := time.Since(begin); d > 5*time.Second {
+		t.Fatalf("the end took %s", d)
+	}
+}
+
+func TestFilesAreKeptByTheirContent(t *testing.T) {
+	t.Parallel()
+	p := start(t)
+	v := visit(t, p)
+	_, body := v.do("GET", "/login", nil)
+	_, rest, ok := strings.Cut(body, `href="/static/app.css`)
+	if !ok {
+		t.Fatal(body)
+	}
+	query, _, _ := strings.Cut(rest, `"`)
+	if resp, css := v.do("GET", "/static/app.css"+query, nil); !strings.Contains(resp.Header.Get("Cache-Control"), "immutable") || !strings.Contains(css, ":root") {
+		t.Fatalf("%v", resp.Header)
+	}
+	if resp, _ := v.do("GET", "/static/app.css?v=old", nil); resp.Header.Get("Cache-Control") != "" {
+		t.Fatalf("an old address is kept: %v", resp.Header)
+	}
+	for _, path := range []string{"/static/", "/static/../console.go", "/static/nothing.js"} {
+		if resp, body := v.do("GET", path, nil); resp.StatusCode != 404 {
+			t.Errorf("%s answers %d: %s", path, resp.StatusCode, body)
+		}
+	}
+}
+
+func enrolled(t *testing.T, p *testpool.Pool) string {
+	t.Helper()
+	s, err := p.Store.EnrollServers(t.Context(), "test", p.Ring, []store.NewServer{{
+		Name: "r1s1", Region: testpool.Region, Site: "ams1", Rack: "r1", Unit: 11, Serial: "J1", MACs: []string{"02:00:00:00:00:01"},
+		BMCAddress: "https://10.0.0.1", BMCUsername: "admin", BMCPassword: "secret", Model: "nvidia-h100-80gb", Accelerators: 8, CPUs: 96, MemoryBytes: 2 << 40,
+	}})
+	if err != nil {
+		t.Fatal(err)
+	}
+	return s[0].ID
+}
+
+// tenant makes the tenants research and vision, and a waiting job of research whose name is not harmless.
+func tenant(t *testing.T, p *testpool.Pool) string {
+	t.Helper()
+	ctx := t.Context()
+	if _, err := p.Store.CreateSpec(ctx, "test", store.NewSpec{Name: "h100x8", Model: "nvidia-h100-80gb", Accelerators: 8}); err != nil {
+		t.Fatal(err)
+	}
+	for _, name := range []string{"research", "vision"} {
+		if _, err := p.Store.CreateTenant(ctx, "test", name, 100); err != nil {
+			t.Fatal(err)
+		}
+		if _, err := p.Store.CreateProject(ctx, "test", name, "llm"); err != nil {
+			t.Fatal(err)
+		}
+	}
+	j, _, err := p.Store.SubmitJob(ctx, "alice", "", "", store.NewJob{Tenant: "research", Project: "llm", Name: "train<script>alert(1)</script>", Spec: "h100x8", Nodes: 1, Command: []string{"sleep", "1"}})
+	if err != nil {
+		t.Fatal(err)
+	}
+	return j.ID
+}
