@@ -1,0 +1,116 @@
+package worker
+
+import (
+	"context"
+	"crypto/tls"
+	"crypto/x509"
+	"fmt"
+	"log/slog"
+	"net"
+	"os"
+	"strconv"
+
+	"go.temporal.io/sdk/client"
+	sdklog "go.temporal.io/sdk/log"
+
+	"gpupool/worker/codec"
+	"gpupool/worker/config"
+	"gpupool/worker/embedded"
+	"gpupool/worker/namespace"
+)
+
+// connect gives a client of the configured Temporal, starting the embedded server where there is none outside.
+func connect(ctx context.Context, c *config.Config, log *slog.Logger) (cl client.Client, stop func(), err error) {
+	keys, err := payloadKeys(c)
+	if err != nil {
+		return nil, nil, err
+	}
+	crypt, err := codec.New(keys)
+	if err != nil {
+		return nil, nil, err
+	}
+	o := client.Options{HostPort: c.Temporal.Address, Namespace: c.Temporal.Namespace, Logger: sdklog.NewStructuredLogger(log.With("part", "temporal")), Identity: identity(),
+		DataConverter: crypt.DataConverter(), FailureConverter: crypt.FailureConverter()}
+	stopServer := func() {}
+	if c.Temporal.Mode == config.Embedded {
+		srv, err := embedded.Start(ctx, embedded.Options{Dir: c.TemporalDir(), Namespace: c.Temporal.Namespace, Retention: c.Temporal.Retention, Sync: embedded.Sync(c.Durability), Port: port(c.Temporal.Address), Logger: log.With("part", "temporal-server")})
+		if err != nil {
+			return nil, nil, err
+		}
+		stopServer = func() {
+			if err := srv.Stop(); err != nil {
+				log.Error("stopping the embedded Temporal server", "error", err)
+			}
+		}
+		o.HostPort = srv.HostPort()
+	} else if o.ConnectionOptions.TLS, err = clientTLS(c.Temporal.TLS); err != nil {
+		return nil, nil, err
+	}
+	cl, err = client.DialContext(ctx, o)
+	if err != nil {
+		stopServer()
+		return nil, nil, fmt.Errorf("reaching Temporal at %s: %w (is it running? see temporal.address)", o.HostPort, err)
+	}
+	if c.Temporal.Mode != config.Embedded {
+		if err := namespace.Ensure(ctx, cl, c.Temporal.Namespace, c.Temporal.Retention); err != nil {
+			cl.Close()
+			return nil, nil, err
+		}
+	}
+	return cl, func() { cl.Close(); stopServer() }, nil
+}
+
+// payloadKeys reads the keys that encrypt what workflows carry. Only a pool in one process makes them by itself: where
+// several need the same keys, making one silently would make two.
+func payloadKeys(c *config.Config) (codec.Keys, error) {
+	if c.Temporal.Mode == config.Embedded {
+		return codec.LoadOrCreateKeys(c.Temporal.PayloadKeyFile)
+	}
+	return codec.LoadKeys(c.Temporal.PayloadKeyFile)
+}
+
+func clientTLS(t config.ClientTLS) (*tls.Config, error) {
+	if !t.Enabled {
+		return nil, nil
+	}
+	out := &tls.Config{ServerName: t.ServerName, MinVersion: tls.VersionTLS12}
+	if t.CA != "" {
+		pem, err := os.ReadFile(t.CA)
+		if err != nil {
+			return nil, fmt.Errorf("temporal.tls.ca: %w", err)
+		}
+		out.RootCAs = x509.NewCertPool()
+		if !out.RootCAs.AppendCertsFromPEM(pem) {
+			return nil, fmt.Errorf("temporal.tls.ca: %s holds no certificate in PEM", t.CA)
+		}
+	}
+	if t.Cert != "" {
+		pair, err := tls.LoadX509KeyPair(t.Cert, t.Key)
+		if err != nil {
+			return nil, fmt.Errorf("temporal.tls.cert: %w", err)
+		}
+		out.Certificates = []tls.Certificate{pair}
+	}
+	return out, nil
+}
+
+// port is the port of a host:port that the configuration has checked; 0 where it has none.
+func port(address string) int {
+	_, p, err := net.SplitHostPort(address)
+	if err != nil {
+		return 0
+	}
+	n, err := strconv.Atoi(p)
+	if err != nil {
+		return 0
+	}
+	return n
+}
+
+func identity() string {
+	host, err := os.Hostname()
+	if err != nil {
+		host = "unknown-host"
+	}
+	return fmt.Sprintf("%s/%d", host, os.Getpid())
+}
