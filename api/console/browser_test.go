@@ -372,6 +372,7 @@ func (b *browser) signIn(role schema.Role) {
 	if err != nil {
 		b.t.Fatal(err)
 	}
+	b.do(chromedp.Navigate("about:blank")) // an open page would lead to the login by itself, and back to itself
 	command(b, network.ClearBrowserCookies, cdp.Empty{})
 	b.open("/")
 	b.do(chromedp.SendKeys(chromedp.CSS("#token"), token))
