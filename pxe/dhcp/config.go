@@ -68,7 +68,8 @@ type Config struct {
 	Limits  Limits
 }
 
-func (c *Config) check() error {
+// Check fills in what is left empty, and says what is wrong: each field, its value and what would be right.
+func (c *Config) Check() error {
 	if c.Mode == "" {
 		c.Mode = ModeFull
 	}

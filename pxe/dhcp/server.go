@@ -45,7 +45,7 @@ type Server struct {
 
 // New checks the configuration.
 func New(cfg Config, d Deps) (*Server, error) {
-	if err := cfg.check(); err != nil {
+	if err := cfg.Check(); err != nil {
 		return nil, err
 	}
 	if d.Now == nil {

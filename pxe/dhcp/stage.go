@@ -89,7 +89,7 @@ func (c Config) instruct(cl Client, mac string, secure bool) Instruction {
 	if cl.Firmware == OS {
 		return Instruction{}
 	}
-	file := c.stage(cl.Arch, secure || c.SecureBoot)
+	file := c.Stage(cl.Arch, secure || c.SecureBoot)
 	if file == "" {
 		return Instruction{}
 	}
@@ -100,7 +100,8 @@ func (c Config) instruct(cl Client, mac string, secure bool) Instruction {
 	return Instruction{File: file, First: true}
 }
 
-func (c Config) stage(a Arch, secure bool) string {
+// Stage is the first program of an architecture; empty = none.
+func (c Config) Stage(a Arch, secure bool) string {
 	if secure {
 		switch a {
 		case EFIX64, EFIBC, HTTPX64, HTTPBC:

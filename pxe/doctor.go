@@ -1,0 +1,227 @@
+package pxe
+
+import (
+	"context"
+	"crypto/rand"
+	"errors"
+	"fmt"
+	"net"
+	"net/netip"
+	"os"
+	"slices"
+	"strings"
+	"syscall"
+	"time"
+
+	"github.com/insomniacslk/dhcp/dhcpv4"
+
+	"gpupool/pxe/dhcp"
+)
+
+// Verdict of one Check.
+type Verdict string
+
+const (
+	Good    Verdict = "ok"
+	Warning Verdict = "warning" // it works, less well, or can't be told
+	Bad     Verdict = "failed"
+)
+
+// Check is one thing that Doctor looked at.
+type Check struct {
+	Name    string  `json:"name"`
+	Verdict Verdict `json:"verdict"`
+	Text    string  `json:"text"`           // what was found
+	Hint    string  `json:"hint,omitempty"` // what to do about it
+}
+
+// Doctor looks at what the boot service needs on this machine: the configuration, its address, ports, rights, boot
+// files, and another DHCP server on the wire. running says that the service runs here already, so that its ports are
+// rightly in use. It changes nothing; on the wire it sends one DISCOVER, with a MAC that no machine has.
+func Doctor(ctx context.Context, cfg Config, running bool) []Check {
+	var all []Check
+	add := func(name string, v Verdict, text, hint string) { all = append(all, Check{name, v, text, hint}) }
+	dc, err := cfg.resolve()
+	if err == nil {
+		dc.ScriptURL = func(string) string { return "" }
+		err = dc.Check()
+	}
+	if err != nil {
+		add("configuration", Bad, err.Error(), "correct it and look again")
+		return all
+	}
+	add("configuration", Good, fmt.Sprintf("mode %s, %d subnets", dc.Mode, len(dc.Subnets)), "")
+	all = append(all, address(dc.ServerID))
+	for _, p := range []struct{ name, addr, def, network string }{
+		{"dhcp port", cfg.DHCP, ":67", "udp4"}, {"pxe port", cfg.PXE, ":4011", "udp4"}, {"tftp port", cfg.TFTP, ":69", "udp4"}, {"http port", cfg.HTTP, ":8080", "tcp"},
+	} {
+		all = append(all, port(ctx, p.name, p.addr, p.def, p.network, running))
+	}
+	all = append(all, rights(), space(cfg.Root, dc))
+	if dc.Mode != dhcp.ModeRelay {
+		all = append(all, others(ctx, cfg.Interface, dc))
+	}
+	return all
+}
+
+func address(id netip.Addr) Check {
+	addrs, err := net.InterfaceAddrs()
+	if err != nil {
+		return Check{"server address", Warning, err.Error(), ""}
+	}
+	for _, a := range addrs {
+		if p, err := netip.ParsePrefix(a.String()); err == nil && (p.Addr() == id || id.IsLoopback() && p.Addr().IsLoopback()) {
+			return Check{"server address", Good, id.String() + " is this machine's", ""}
+		}
+	}
+	return Check{"server address", Warning, id.String() + " is not an address of this machine", "right on a standby, which takes it over; on the active server set server_id or give it the address"}
+}
+
+func port(ctx context.Context, name, addr, def, network string, running bool) Check {
+	if addr == Off {
+		return Check{name, Good, "not served", ""}
+	}
+	if addr == "" {
+		addr = def
+	}
+	var err error
+	if network == "tcp" {
+		var l net.Listener
+		if l, err = (&net.ListenConfig{}).Listen(ctx, network, addr); err == nil {
+			l.Close()
+		}
+	} else {
+		var c net.PacketConn
+		if c, err = (&net.ListenConfig{}).ListenPacket(ctx, network, addr); err == nil {
+			c.Close()
+		}
+	}
+	inUse := errors.Is(err, syscall.EADDRINUSE)
+	switch {
+	case err == nil && running:
+		return Check{name, Bad, "nothing listens on " + addr, "the service that should run here doesn't have it: read its log"}
+	case err == nil:
+		return Check{name, Good, addr + " can be had", ""}
+	case inUse && running:
+		return Check{name, Good, addr + " is in use, as it should be", ""}
+	}
+	return Check{name, Bad, err.Error(), strings.TrimSuffix(strings.TrimPrefix(hint(err, addr), " (hint: "), ")")}
+}
+
+func rights() Check {
+	lo, err := net.InterfaceByName("lo")
+	if err != nil {
+		return Check{"packet socket", Warning, err.Error(), ""}
+	}
+	f, err := dhcp.OpenLink(lo.Index, 0)
+	if err != nil {
+		return Check{"packet socket", Warning, err.Error() + ": offers are broadcast, and addresses are probed without ARP", "give the process CAP_NET_RAW; the systemd unit does"}
+	}
+	f.Close()
+	return Check{"packet socket", Good, "can be had: offers go to their machine alone, addresses are probed by ARP", ""}
+}
+
+// space looks whether the first stages are in the folder of boot files.
+func space(root string, c dhcp.Config) Check {
+	f, err := openFolder(root)
+	if err != nil {
+		return Check{"boot files", Bad, err.Error(), "deploy/pxe/boot-files.sh fills one"}
+	}
+	defer f.root.Close()
+	want := map[string]string{}
+	for _, a := range []dhcp.Arch{dhcp.BIOS, dhcp.EFIX64, dhcp.EFIArm64} {
+		if name := c.Stage(a, c.SecureBoot); name != "" {
+			want[name] = a.String()
+		}
+	}
+	var there, missing []string
+	for name, arch := range want {
+		file, err := f.OpenFile(name)
+		if err != nil {
+			missing = append(missing, name+" ("+arch+")")
+			continue
+		}
+		if st, err := file.Stat(); err == nil && st.Size() > 0 {
+			there = append(there, name)
+		} else {
+			missing = append(missing, name+" ("+arch+"), which is empty")
+		}
+		file.Close()
+	}
+	slices.Sort(there)
+	slices.Sort(missing)
+	switch {
+	case len(there) == 0:
+		return Check{"boot files", Bad, "no first stage in " + root + ": missing " + strings.Join(missing, ", "), "deploy/pxe/boot-files.sh " + root}
+	case len(missing) > 0:
+		return Check{"boot files", Warning, "there: " + strings.Join(there, ", ") + "; missing: " + strings.Join(missing, ", "), "needed only where there are machines of that kind; deploy/pxe/boot-files.sh " + root}
+	}
+	return Check{"boot files", Good, strings.Join(there, ", "), ""}
+}
+
+// others asks the wire who else gives addresses. In proxy mode somebody must; else nobody may.
+func others(ctx context.Context, ifname string, c dhcp.Config) Check {
+	const name = "other DHCP servers"
+	if ifname == "" {
+		return Check{name, Warning, "not looked for: no interface is named", "set interface"}
+	}
+	found, err := offers(ctx, ifname)
+	found = slices.DeleteFunc(found, func(a netip.Addr) bool { return a == c.ServerID })
+	switch {
+	case err != nil:
+		return Check{name, Warning, "could not be looked for: " + err.Error(), "needs root, and port 68 free"}
+	case c.Mode == dhcp.ModeProxy && len(found) == 0:
+		return Check{name, Bad, "none answers on " + ifname + ": in proxy mode another server must give the addresses", "start it, or use mode full"}
+	case c.Mode != dhcp.ModeProxy && len(found) > 0:
+		return Check{name, Bad, fmt.Sprintf("%v answers on %s: machines will take whichever offer comes first", found, ifname), "stop it, or use mode proxy beside it"}
+	}
+	return Check{name, Good, fmt.Sprintf("on %s: %v", ifname, found), ""}
+}
+
+// offers sends one DISCOVER and collects who offers within two seconds.
+func offers(ctx context.Context, ifname string) ([]netip.Addr, error) {
+	lc := net.ListenConfig{Control: func(_, _ string, c syscall.RawConn) error {
+		var err error
+		if cerr := c.Control(func(fd uintptr) { err = syscall.BindToDevice(int(fd), ifname) }); cerr != nil {
+			return cerr
+		}
+		return err
+	}}
+	c, err := lc.ListenPacket(ctx, "udp4", ":68")
+	if err != nil {
+		return nil, err
+	}
+	defer c.Close()
+	mac := net.HardwareAddr{0x02, 0, 0, 0, 0, 0} // locally administered
+	if _, err := rand.Read(mac[1:]); err != nil {
+		return nil, err
+	}
+	m, err := dhcpv4.NewDiscovery(mac, dhcpv4.WithBroadcast(true))
+	if err != nil {
+		return nil, err
+	}
+	if _, err := c.WriteTo(m.ToBytes(), &net.UDPAddr{IP: net.IPv4bcast, Port: 67}); err != nil {
+		return nil, err
+	}
+	if err := c.SetReadDeadline(time.Now().Add(2 * time.Second)); err != nil {
+		return nil, err
+	}
+	var found []netip.Addr
+	b := make([]byte, 1500)
+	for {
+		n, _, err := c.ReadFrom(b)
+		if errors.Is(err, os.ErrDeadlineExceeded) {
+			return found, nil
+		}
+		if err != nil {
+			return found, err
+		}
+		o, err := dhcpv4.FromBytes(b[:n])
+		if err != nil || o.TransactionID != m.TransactionID || o.MessageType() != dhcpv4.MessageTypeOffer {
+			continue
+		}
+		if a, ok := netip.AddrFromSlice(o.ServerIdentifier().To4()); ok && !slices.Contains(found, a) {
+			found = append(found, a)
+		}
+	}
+}

@@ -1,0 +1,69 @@
+package pxe_test
+
+import (
+	"net"
+	"strings"
+	"testing"
+	"time"
+
+	"gpupool/pxe"
+	"gpupool/schema"
+)
+
+func TestDoctorSaysWhatIsWrongAndWhatToDo(t *testing.T) {
+	t.Parallel()
+	s := newSite(t, "127.77.21", nil)
+	taken, err := net.ListenPacket("udp4", "127.0.0.1:0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer taken.Close()
+	cfg := pxe.Config{Mode: "relay", ServerID: "127.0.0.1", DHCP: "127.0.0.1:0", PXE: pxe.Off, TFTP: taken.LocalAddr().String(), HTTP: "127.0.0.1:0", Root: s.root, Subnets: []pxe.Subnet{{CIDR: "10.9.0.0/24"}}}
+	find := func(all []pxe.Check, name string) pxe.Check {
+		t.Helper()
+		for _, c := range all {
+			if c.Name == name {
+				return c
+			}
+		}
+		t.Fatalf("no check %q in %+v", name, all)
+		return pxe.Check{}
+	}
+	all := pxe.Doctor(t.Context(), cfg, false)
+	for name, want := range map[string]pxe.Verdict{"configuration": pxe.Good, "server address": pxe.Good, "dhcp port": pxe.Good, "pxe port": pxe.Good, "tftp port": pxe.Bad, "http port": pxe.Good, "boot files": pxe.Warning} {
+		if c := find(all, name); c.Verdict != want || c.Verdict == pxe.Bad && c.Hint == "" {
+			t.Errorf("%+v, want %s", c, want)
+		}
+	}
+	if c := find(all, "boot files"); !strings.Contains(c.Text, "missing: snponly-arm64.efi (UEFI arm64)") {
+		t.Errorf("boot files: %q", c.Text)
+	}
+	if c := find(pxe.Doctor(t.Context(), cfg, true), "tftp port"); c.Verdict != pxe.Good {
+		t.Errorf("with the service running: %+v", c)
+	}
+	cfg.ServerID = "192.0.2.1"
+	if c := find(pxe.Doctor(t.Context(), cfg, false), "server address"); c.Verdict != pxe.Warning {
+		t.Errorf("an address of somebody else's: %+v", c)
+	}
+	cfg.Root = s.root + "/nowhere"
+	if c := find(pxe.Doctor(t.Context(), cfg, false), "boot files"); c.Verdict != pxe.Bad {
+		t.Errorf("a folder that isn't there: %+v", c)
+	}
+	cfg.Subnets[0].CIDR = "10.9.0.1/24"
+	if all := pxe.Doctor(t.Context(), cfg, false); len(all) != 1 || all[0].Verdict != pxe.Bad || !strings.Contains(all[0].Text, "want 10.9.0.0/24") {
+		t.Errorf("a configuration that can't be right: %+v", all)
+	}
+}
+
+func TestLineOfAWatchedBoot(t *testing.T) {
+	t.Parallel()
+	at := time.Date(2026, 1, 2, 14, 3, 7, 120e6, time.UTC)
+	for want, e := range map[string]schema.BootEvidence{
+		"14:03:07.120  r1s3 #2         52:54:00:77:00:01  tftp            10.1.0.57  snponly.efi  214 KiB  ok": {Kind: "tftp", MAC: "52:54:00:77:00:01", IP: "10.1.0.57", Server: "r1s3", Attempt: 2, What: "snponly.efi", Bytes: 219_136, Result: "ok"},
+		"14:03:07.120  -                                  token-refused   10.1.0.9  user-data  unknown":        {Kind: "token-refused", IP: "10.1.0.9", What: "user-data", Result: "unknown"},
+	} {
+		if got := pxe.Line(at, e); got != want {
+			t.Errorf("got\n%q, want\n%q", got, want)
+		}
+	}
+}
