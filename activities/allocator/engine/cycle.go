@@ -217,7 +217,7 @@ func (s *State) entries(level int) []*entry {
 			continue
 		}
 		e := &entry{group: g}
-		for sh := range g.shapes {
+		for _, sh := range g.shapes {
 			if sh.queue.len() > 0 {
 				e.shapes = append(e.shapes, sh)
 			}
@@ -351,6 +351,9 @@ func (s *State) fill(sh *shape, blocked *job, out *Result) bool {
 	if shortest <= 0 {
 		shortest = math.MaxInt64
 	}
+	if sh.brief == 0 || sh.brief >= shortest {
+		return false // all are as long
+	}
 	var next *job
 	depth := 0
 	sh.queue.each(func(j *job) bool {
@@ -427,7 +430,7 @@ func (s *State) findAny(a *ask) []*bay {
 	var best candidate
 	found := false
 	for _, p := range open {
-		cands, _ := s.candidates(a, p)
+		cands, _ := s.candidates(a, p, 1)
 		for _, c := range cands {
 			if !found || c.compare(best) < 0 {
 				best, found = c, true

@@ -35,6 +35,7 @@ func (s *State) DryRun(in Job, now time.Time) Answer {
 	sh.verdict = s.verdictOf(sh)
 	defer func() { sh.verdict = kept }()
 	j.entered = -1
+	s.dirty = true // nothing found here is to be kept
 	s.stats.lines = nil
 	if j.parked == "" && sh.verdict.contends() {
 		a := s.askFor(j)

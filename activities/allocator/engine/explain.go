@@ -2,6 +2,7 @@ package engine
 
 import (
 	"fmt"
+	"math"
 	"slices"
 	"strings"
 	"time"
@@ -36,6 +37,9 @@ func (s *State) explain(j *job) Reason {
 		d, _, _ := s.detail(j, other)
 		r.Also = append(r.Also, Also{other, d})
 	}
+	if g := s.glanceAt(j); code == Behind && g.also.Code != "" {
+		r.Also = append(r.Also, g.also)
+	}
 	r.ETA, r.NoETA = s.estimate(j, code)
 	return r
 }
@@ -67,25 +71,68 @@ func (s *State) others(j *job, primary Code) []Code {
 			add(s.budgetGate(sh, sh.spec.pools[0].model).code)
 		}
 	}
-	if primary == Behind {
-		if a := s.askFor(j); s.findAny(&a) == nil {
-			if d := s.diagnose(j); d.blocks < sh.nodes {
-				add(d.code)
-			}
-		}
-	}
 	slices.SortFunc(codes, func(a, b Code) int { return codeRank(a) - codeRank(b) })
 	return codes
 }
 
+// glance is what all jobs of a shape share of a reason, so that it is looked up once a cycle.
+type glance struct {
+	cycle    int64
+	heldBack bool // one would fit but for planned starts
+	also     Also // FRAGMENTED or CAPACITY, by the pool's own counts
+}
+
+// glanceAt is the shape's glance as of the last cycle.
+func (s *State) glanceAt(j *job) *glance {
+	sh := j.shape
+	if sh.glance.cycle == s.cycle && !s.dirty {
+		return &sh.glance
+	}
+	g := glance{cycle: s.cycle}
+	a := s.askFor(j)
+	a.blind.holds = true
+	g.heldBack = s.findAny(&a) != nil
+	a.blind.holds = false
+	if !g.heldBack || s.findAny(&a) == nil {
+		g.also = s.shortOf(&a)
+	}
+	sh.glance = g
+	return &sh.glance
+}
+
+// shortOf is what a job that fits nowhere now is short of, counted by classes of servers.
+func (s *State) shortOf(a *ask) Also {
+	free, blocks, largest := 0, 0, 0
+	for _, p := range a.spec.pools {
+		free = max(free, p.free)
+		_, n := s.candidates(a, p, math.MaxInt)
+		blocks = max(blocks, n)
+		for f := len(p.byFree) - 1; f >= 0; f-- {
+			if len(p.byFree[f]) > 0 {
+				largest = max(largest, f)
+				break
+			}
+		}
+	}
+	k := max(a.k, 1)
+	needed := a.nodes * k
+	if free < needed {
+		return Also{Capacity, Detail{"free": min(blocks*k, needed), "needed": needed}}
+	}
+	if blocks > 0 {
+		largest = blocks * k
+	}
+	return Also{Fragmented, Detail{"free_total": free, "largest_block": largest, "needed_block": needed}}
+}
+
 func (s *State) aheadInProject(j *job) int {
 	n := 0
-	for sh := range j.shape.group.shapes {
+	for _, sh := range j.shape.group.shapes {
 		n += sh.queue.ahead(j)
 	}
 	for key, g := range s.groups {
 		if key.tenant == j.Tenant && key.project == j.Project && key.priority > j.Priority {
-			for sh := range g.shapes {
+			for _, sh := range g.shapes {
 				n += sh.queue.len()
 			}
 		}
@@ -337,9 +384,7 @@ func (s *State) behindDetail(j *job) (Detail, []Blocker, string) {
 		d["head_job"] = first.ID
 		blockers = append(blockers, Blocker{"job", first.ID, gpus(first.shape.milli()), first.Tenant})
 	}
-	a := s.askFor(j)
-	a.blind.holds = true
-	if s.findAny(&a) != nil {
+	if s.glanceAt(j).heldBack {
 		// It would fit, and is held back for those with a planned start.
 		held := []string{}
 		for _, pl := range s.plans {

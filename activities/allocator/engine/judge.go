@@ -83,7 +83,7 @@ func (s *State) windowAhead(sh *shape) *window {
 }
 
 // refreshed is how many jobs have their numbers compared with those last reported in a cycle, in turn.
-const refreshed = 512
+const refreshed = 128
 
 // report lists reasons whose code changed, then those whose numbers did.
 func (s *State) report(out *Result) {
@@ -243,29 +243,30 @@ func (s *State) diagnose(j *job) diagnosis {
 }
 
 // counts is what one domain holds of a request.
-type counts struct{ fit, healed, preempt int }
+type counts struct{ fit, healed int }
 
 func (s *State) diagnoseIn(j *job, p *pool) diagnosis {
 	a := s.askFor(j)
 	k := max(a.k, 1)
 	d := diagnosis{model: p.model, needed: a.nodes * k, block: k, level: "server", sick: map[string][]string{}, next: far}
 	within := a.required && a.same != AnyLevel && a.nodes > 1
-	domains := map[string]*counts{}
+	var all counts
+	domains := map[string]*counts{"": &all}
 	widest, byGPUs := 0, 0
+	var soonest *bay // where the next release is
 	for _, b := range p.bays {
 		if !a.allows(b.srv) {
 			continue
 		}
 		d.free += b.free
 		widest = max(widest, b.free)
-		name := ""
+		c := &all
 		if within {
-			name = b.domainNames()[a.same.index()]
-		}
-		c := domains[name]
-		if c == nil {
-			c = &counts{}
-			domains[name] = c
+			name := b.domainNames()[a.same.index()]
+			if c = domains[name]; c == nil {
+				c = &counts{}
+				domains[name] = c
+			}
 		}
 		fit := s.bayFits(&a, b)
 		if fit {
@@ -280,23 +281,28 @@ func (s *State) diagnoseIn(j *job, p *pool) diagnosis {
 				d.sick[why] = append(d.sick[why], b.srv.ID)
 			}
 		}
-		if fit || s.fitsPreempted(&a, b) {
-			c.preempt++
-		}
-		if !fit && b.usable() {
-			for _, al := range b.srv.allocs {
-				if al.end < d.next || al.end == d.next && al.Job < d.nextJob {
-					d.next, d.nextJob = al.end, al.Job
+		if !fit {
+			for _, t := range b.ready {
+				if t > s.now {
+					if t < d.next {
+						d.next, soonest = t, b
+					}
+					break
 				}
+			}
+		}
+	}
+	if soonest != nil {
+		for _, al := range soonest.srv.allocs {
+			if al.end == d.next && (d.nextJob == "" || al.Job < d.nextJob) {
+				d.nextJob = al.Job
 			}
 		}
 	}
 	for _, c := range domains {
 		d.blocks = max(d.blocks, c.fit)
 		d.healed = max(d.healed, c.healed)
-		d.preempt = max(d.preempt, c.preempt)
 	}
-	d.preempt *= k
 	d.largest = d.blocks * k
 	if a.nodes > 1 {
 		d.block = d.needed
@@ -314,6 +320,7 @@ func (s *State) diagnoseIn(j *job, p *pool) diagnosis {
 		d.code = Unhealthy
 	case d.free >= d.needed:
 		d.code = Fragmented
+		d.preempt = k * s.afterPreempt(&a, p, within)
 	default:
 		d.code = Capacity
 	}
@@ -341,6 +348,24 @@ func (s *State) fitsHealed(a *ask, b *bay) bool {
 		}
 	}
 	return free >= a.k && (a.part == 0 || part)
+}
+
+// afterPreempt is how many nodes would fit, in the best domain if the gang must be in one, with everything that may
+// be preempted gone.
+func (s *State) afterPreempt(a *ask, p *pool, within bool) int {
+	domains := map[string]int{}
+	most := 0
+	for _, b := range p.bays {
+		if a.allows(b.srv) && (s.bayFits(a, b) || s.fitsPreempted(a, b)) {
+			name := ""
+			if within {
+				name = b.domainNames()[a.same.index()]
+			}
+			domains[name]++
+			most = max(most, domains[name])
+		}
+	}
+	return most
 }
 
 // fitsPreempted says whether a node would fit if everything preemptible of lower priority ended.

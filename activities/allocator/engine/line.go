@@ -61,14 +61,22 @@ func (s *State) lineOf(f *family) *line {
 
 // aheadOf is everything in line before a job.
 func (s *State) aheadOf(j *job) tally {
-	return s.lineOf(j.shape.spec.family).ahead(j, s.borrows(j.shape))
+	if j.before.cycle == s.cycle && !s.dirty {
+		return j.before.tally
+	}
+	t := s.lineOf(j.shape.spec.family).ahead(j, s.borrows(j.shape))
+	j.before.tally, j.before.cycle = t, s.cycle
+	if s.dirty {
+		j.before.cycle = -1
+	}
+	return t
 }
 
 func (s *State) buildLine(f *family) *line {
 	l := &line{groups: map[*group]int{}, fifo: s.cfg.Order == FIFO}
 	for _, g := range s.groups {
 		sp := span{group: g}
-		for sh := range g.shapes {
+		for _, sh := range g.shapes {
 			if sh.spec.family == f && sh.queue.len() > 0 && sh.verdict.contends() {
 				sp.shapes = append(sp.shapes, sh)
 				if first := sh.queue.first(); sp.head == nil || before(first, sp.head) {

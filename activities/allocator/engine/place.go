@@ -131,7 +131,7 @@ func (s *State) find(a *ask, p *pool) []*bay {
 	if len(a.only) > 0 {
 		return s.choose(a, s.named(a, p), a.nodes)
 	}
-	cands, total := s.candidates(a, p)
+	cands, total := s.candidates(a, p, a.nodes)
 	if total < a.nodes {
 		return nil
 	}
@@ -158,8 +158,8 @@ func (s *State) find(a *ask, p *pool) []*bay {
 }
 
 // candidates is every class and held bay that fits, the fullest first, and how many bays that is. It stops early
-// when enough were scored.
-func (s *State) candidates(a *ask, p *pool) ([]candidate, int) {
+// when there is room for as many as wanted and enough were scored.
+func (s *State) candidates(a *ask, p *pool, want int) ([]candidate, int) {
 	cands, total := s.stats.scratch[:0], 0
 	add := func(c candidate) {
 		cands = append(cands, c)
@@ -174,7 +174,7 @@ func (s *State) candidates(a *ask, p *pool) ([]candidate, int) {
 				})
 			}
 		}
-		if total >= a.nodes && (s.cfg.Placement == BestFit || len(cands) >= scoreTests) {
+		if total >= want && (s.cfg.Placement == BestFit || len(cands) >= scoreTests) {
 			break
 		}
 	}

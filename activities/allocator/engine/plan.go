@@ -172,38 +172,35 @@ type readyBay struct {
 	bay *bay
 }
 
-// planStart finds the earliest start of a job and the bays it would have, nil when no end of what runs makes room.
-func (s *State) planStart(a *ask) *plan {
+// planStart finds the earliest start of a job before limit, and the bays it would have; nil when no end of what runs
+// makes room by then.
+func (s *State) planStart(a *ask, limit int64) *plan {
 	var best *plan
 	for _, p := range s.openPools(a.shape) {
-		if pl := s.planIn(a, p); pl != nil && (best == nil || pl.start < best.start) {
-			best = pl
+		if pl := s.planIn(a, p, limit); pl != nil {
+			best, limit = pl, pl.start
 		}
 	}
 	return best
 }
 
-func (s *State) planIn(a *ask, p *pool) *plan {
+func (s *State) planIn(a *ask, p *pool, limit int64) *plan {
 	length := s.length(a.job)
 	gang := a.nodes > 1 && a.same != AnyLevel
 	if !gang {
-		return s.planAmong(a, p, p.bays, length, far)
+		return s.planAmong(a, p, p.bays, length, limit)
 	}
 	var best *plan
 	for _, name := range sortedKeys(p.domains[a.same.index()]) {
 		d := p.domains[a.same.index()][name]
-		limit := far
-		if best != nil {
-			limit = best.start
-		}
 		if len(d.bays) >= a.nodes {
 			if pl := s.planAmong(a, p, d.bays, length, limit); pl != nil {
-				best = pl
+				best, limit = pl, pl.start
 			}
 		}
 	}
 	if best == nil && !a.required {
-		return s.planAmong(a, p, p.bays, length, far)
+		return s.planAmong(a, p, p.bays, length, limit)
 	}
 	return best
 }
@@ -214,9 +211,18 @@ func (s *State) planAmong(a *ask, p *pool, bays []*bay, length, limit int64) *pl
 		bays = s.named(a, p)
 	}
 	list := s.stats.ready[:0]
+	need := max(a.k, 1)
 	for _, b := range bays {
-		if t := s.earliest(a, b, length); t < limit {
-			list = append(list, readyBay{t, b})
+		if len(b.ready) < need || b.ready[need-1] >= limit {
+			continue
+		}
+		t := s.earliest(a, b, length)
+		if t >= limit {
+			continue
+		}
+		list = append(list, readyBay{t, b})
+		if a.nodes == 1 && t > s.now {
+			limit = t // only a bay that is ready sooner is of interest
 		}
 	}
 	s.stats.ready = list
@@ -230,12 +236,45 @@ func (s *State) planAmong(a *ask, p *pool, bays []*bay, length, limit int64) *pl
 		first := slices.MinFunc(list, byTime)
 		return s.newPlan(a, p, []*bay{first.bay}, first.t)
 	}
-	slices.SortFunc(list, byTime)
+	soonest(list, a.nodes, byTime)
 	chosen := make([]*bay, a.nodes)
 	for i := range chosen {
 		chosen[i] = list[i].bay
 	}
 	return s.newPlan(a, p, chosen, list[a.nodes-1].t)
+}
+
+// soonest brings the n first of the list to its front, in order, without sorting the rest (quickselect).
+func soonest[T any](list []T, n int, compare func(a, b T) int) {
+	lo, hi := 0, len(list)
+	for hi-lo > 32 && n > lo && n < hi {
+		pivot := list[lo+(hi-lo)/2]
+		i, k, j := lo, lo, hi
+		for k < j {
+			switch c := compare(list[k], pivot); {
+			case c < 0:
+				list[i], list[k] = list[k], list[i]
+				i, k = i+1, k+1
+			case c > 0:
+				j--
+				list[k], list[j] = list[j], list[k]
+			default:
+				k++
+			}
+		}
+		switch {
+		case n <= i:
+			hi = i
+		case n >= j:
+			lo = j
+		default:
+			lo = hi
+		}
+	}
+	if hi > n {
+		slices.SortFunc(list[lo:hi], compare)
+	}
+	slices.SortFunc(list[:n], compare)
 }
 
 func (s *State) newPlan(a *ask, p *pool, bays []*bay, start int64) *plan {
@@ -370,7 +409,11 @@ func (s *State) reserve(j *job) {
 	} else if s.stats.reserved[j.shape.spec.family] >= s.cfg.Reservations {
 		return
 	}
-	pl := s.planStart(&a)
+	limit := far
+	if old != nil && cause == "" {
+		limit = old.start // only an earlier start is of interest
+	}
+	pl := s.planStart(&a, limit)
 	switch {
 	case old != nil && cause == "" && (pl == nil || pl.start >= old.start):
 		return

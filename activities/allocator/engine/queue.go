@@ -19,7 +19,11 @@ type job struct {
 	entered int64 // the last cycle that had not seen it
 	removed bool
 	touched bool
-	diag    struct {
+	before  struct { // what is ahead of it, as of a cycle
+		tally
+		cycle int64
+	}
+	diag struct {
 		diagnosis
 		cycle int64
 	}
@@ -50,12 +54,15 @@ type shape struct {
 	shapeKey
 	spec   *spec
 	group  *group
-	only   []string // server constraint
-	queue  ranked   // jobs that could start, by submit order
+	slot   int           // in group.shapes
+	only   []string      // server constraint
+	brief  time.Duration // no job of the shape has a shorter limit; 0 = none has one
+	queue  ranked        // jobs that could start, by submit order
 	parked int
 	arr    *array
 
 	verdict verdict
+	glance  glance
 	blocked int64 // last cycle in which its turn came and nothing more could start
 }
 
@@ -74,7 +81,7 @@ type groupKey struct {
 type group struct {
 	groupKey
 	account *account
-	shapes  map[*shape]bool
+	shapes  []*shape
 }
 
 type array struct{ running, waiting int }
@@ -173,10 +180,11 @@ func (s *State) enqueue(j *job) {
 		gk := groupKey{j.Priority, j.Tenant, j.Project}
 		g := s.groups[gk]
 		if g == nil {
-			g = &group{groupKey: gk, account: s.account(j.Tenant, j.Project), shapes: map[*shape]bool{}}
+			g = &group{groupKey: gk, account: s.account(j.Tenant, j.Project)}
 			s.groups[gk] = g
 		}
-		g.shapes[sh] = true
+		sh.slot = len(g.shapes)
+		g.shapes = append(g.shapes, sh)
 		sh.group = g
 		s.shapes[key] = sh
 		if j.Array != "" {
@@ -184,6 +192,9 @@ func (s *State) enqueue(j *job) {
 		}
 	}
 	j.shape = sh
+	if j.limit > 0 && (sh.brief == 0 || j.limit < sh.brief) {
+		sh.brief = j.limit
+	}
 	for _, d := range j.DependsOn {
 		if d.State == "" {
 			s.waiters[d.Job] = append(s.waiters[d.Job], j)
@@ -245,9 +256,14 @@ func (s *State) dequeue(j *job) {
 	}
 	if sh.parked == 0 && sh.queue.len() == 0 {
 		delete(s.shapes, sh.shapeKey)
-		delete(sh.group.shapes, sh)
-		if len(sh.group.shapes) == 0 {
-			delete(s.groups, sh.group.groupKey)
+		g := sh.group
+		last := len(g.shapes) - 1
+		g.shapes[sh.slot] = g.shapes[last]
+		g.shapes[sh.slot].slot = sh.slot
+		g.shapes[last] = nil
+		g.shapes = g.shapes[:last]
+		if last == 0 {
+			delete(s.groups, g.groupKey)
 		}
 	}
 }

@@ -1,128 +1,143 @@
 package engine
 
-// ranked keeps jobs in submit order and answers "how many are before this one" in logarithmic time. It is a treap:
-// a search tree by (seq, id) that is a heap by a hash of the id, so that its shape depends on its content alone.
-type ranked struct{ root *rankedNode }
+import (
+	"slices"
+	"strings"
+)
 
-type rankedNode struct {
-	job         *job
-	left, right *rankedNode
-	weight      uint64
-	size        int
+// ranked keeps jobs in submit order and answers how many are before one. Jobs nearly always come at the end and
+// leave at the front, so it is a list of short sorted runs: what is compared lies together in memory, and a job that
+// leaves from the middle moves no more than one run.
+type ranked struct {
+	runs [][]place
+	n    int
 }
 
-func before(a, b *job) bool {
-	if a.Seq != b.Seq {
-		return a.Seq < b.Seq
+// place is a job with its key beside it.
+type place struct {
+	seq int64
+	job *job
+}
+
+// runLength is where a run is split.
+const runLength = 256
+
+func before(a, b *job) bool { return compareJobs(a, b) < 0 }
+
+func compareJobs(a, b *job) int {
+	switch {
+	case a.Seq < b.Seq:
+		return -1
+	case a.Seq > b.Seq:
+		return 1
 	}
-	return a.ID < b.ID
+	return strings.Compare(a.ID, b.ID)
 }
 
-func (r *ranked) len() int { return r.root.count() }
-
-func (n *rankedNode) count() int {
-	if n == nil {
-		return 0
+func comparePlace(p place, j *job) int {
+	switch {
+	case p.seq < j.Seq:
+		return -1
+	case p.seq > j.Seq:
+		return 1
 	}
-	return n.size
+	return strings.Compare(p.job.ID, j.ID)
 }
 
-func (n *rankedNode) fix() *rankedNode {
-	n.size = 1 + n.left.count() + n.right.count()
-	return n
+func (r *ranked) len() int { return r.n }
+
+// find is the run and the place in it where a job is or would be.
+func (r *ranked) find(j *job) (run, at int, found bool) {
+	if len(r.runs) == 0 {
+		return 0, 0, false
+	}
+	lo, hi := 0, len(r.runs) // the last run that begins at or before j
+	for hi-lo > 1 {
+		mid := (lo + hi) / 2
+		if comparePlace(r.runs[mid][0], j) <= 0 {
+			lo = mid
+		} else {
+			hi = mid
+		}
+	}
+	at, found = slices.BinarySearchFunc(r.runs[lo], j, comparePlace)
+	return lo, at, found
 }
 
 func (r *ranked) insert(j *job) {
-	left, right := split(r.root, j)
-	node := &rankedNode{job: j, weight: mix(j.ID), size: 1}
-	r.root = join(join(left, node), right)
+	r.n++
+	if len(r.runs) == 0 {
+		r.runs = append(r.runs, []place{{j.Seq, j}})
+		return
+	}
+	i, at, _ := r.find(j)
+	if len(r.runs[i]) < runLength {
+		r.runs[i] = slices.Insert(r.runs[i], at, place{j.Seq, j})
+		return
+	}
+	if i == len(r.runs)-1 && at == len(r.runs[i]) { // at the very end: leave the run full
+		r.runs = append(r.runs, []place{{j.Seq, j}})
+		return
+	}
+	half := runLength / 2
+	upper := slices.Clone(r.runs[i][half:])
+	clear(r.runs[i][half:])
+	r.runs[i] = r.runs[i][:half]
+	r.runs = slices.Insert(r.runs, i+1, upper)
+	if at > half {
+		i, at = i+1, at-half
+	}
+	r.runs[i] = slices.Insert(r.runs[i], at, place{j.Seq, j})
 }
 
 // remove reports whether the job was there.
 func (r *ranked) remove(j *job) bool {
-	var ok bool
-	r.root, ok = without(r.root, j)
-	return ok
-}
-
-func without(n *rankedNode, j *job) (*rankedNode, bool) {
-	if n == nil {
-		return nil, false
+	i, at, found := r.find(j)
+	if !found {
+		return false
 	}
-	var ok bool
+	r.n--
 	switch {
-	case n.job == j:
-		return join(n.left, n.right), true
-	case before(j, n.job):
-		n.left, ok = without(n.left, j)
+	case len(r.runs[i]) == 1:
+		r.runs = slices.Delete(r.runs, i, i+1)
+	case at == 0:
+		r.runs[i][0] = place{}
+		r.runs[i] = r.runs[i][1:]
 	default:
-		n.right, ok = without(n.right, j)
+		r.runs[i] = slices.Delete(r.runs[i], at, at+1)
 	}
-	return n.fix(), ok
+	return true
 }
 
 // first is the oldest job, nil when empty.
 func (r *ranked) first() *job {
-	n := r.root
-	if n == nil {
+	if len(r.runs) == 0 {
 		return nil
 	}
-	for n.left != nil {
-		n = n.left
-	}
-	return n.job
+	return r.runs[0][0].job
 }
 
 // ahead counts the jobs submitted before j.
 func (r *ranked) ahead(j *job) int {
-	count := 0
-	for n := r.root; n != nil; {
-		if before(n.job, j) {
-			count += n.left.count() + 1
-			n = n.right
-		} else {
-			n = n.left
+	i, at, _ := r.find(j)
+	for _, run := range r.runs[:i] {
+		at += len(run)
+	}
+	return at
+}
+
+// each visits jobs in order until visit says stop. The visit must not change the list and go on.
+func (r *ranked) each(visit func(*job) bool) {
+	for _, run := range r.runs {
+		for _, p := range run {
+			if !visit(p.job) {
+				return
+			}
 		}
 	}
-	return count
 }
 
-// each visits jobs in order until visit says stop.
-func (r *ranked) each(visit func(*job) bool) { r.root.each(visit) }
-
-func (n *rankedNode) each(visit func(*job) bool) bool {
-	return n == nil || n.left.each(visit) && visit(n.job) && n.right.each(visit)
-}
-
-// split parts the tree into jobs before j and the rest.
-func split(n *rankedNode, j *job) (left, right *rankedNode) {
-	if n == nil {
-		return nil, nil
-	}
-	if before(n.job, j) {
-		n.right, right = split(n.right, j)
-		return n.fix(), right
-	}
-	left, n.left = split(n.left, j)
-	return left, n.fix()
-}
-
-func join(a, b *rankedNode) *rankedNode {
-	switch {
-	case a == nil:
-		return b
-	case b == nil:
-		return a
-	case a.weight < b.weight:
-		a.right = join(a.right, b)
-		return a.fix()
-	default:
-		b.left = join(a, b.left)
-		return b.fix()
-	}
-}
-
-// mix is FNV-1a with a final avalanche: ids that differ in a digit get unrelated weights.
+// mix is FNV-1a with a final avalanche: ids that differ in a digit get unrelated numbers.
 func mix(id string) uint64 {
 	h := uint64(14695981039346656037)
 	for i := range len(id) {

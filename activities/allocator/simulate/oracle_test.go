@@ -76,6 +76,27 @@ func TestPhillyAddsUpToTheLedgerOfTheTrace(t *testing.T) {
 	}
 }
 
+// TestPhillyWaitsFallAsCapacityGrows: the work is the same on 400, 600 and 800 accelerators, to the last second.
+func TestPhillyWaitsFallAsCapacityGrows(t *testing.T) {
+	t.Parallel()
+	tr := readTrace(t, "philly.csv")
+	waits := 0.0
+	for i, n := range []int{800, 600, 400} {
+		r, err := Replay(tr, Flat(n, "gpu"), Policy{}, nil)
+		if err != nil {
+			t.Fatal(err)
+		}
+		t.Logf("%d accelerators: mean wait %.0f s, longest %.0f s, %.1f %% allocated", n, r.WaitMean, r.WaitMax, 100*r.AllocatedShare)
+		if got := round2(r.GPUHours); got != 978078.47 || r.Completed != len(tr.Jobs) {
+			t.Errorf("%d accelerators: %.2f gpu_hours of %d jobs, want 978078.47 of %d", n, got, r.Completed, len(tr.Jobs))
+		}
+		if i > 0 && r.WaitMean <= waits {
+			t.Errorf("%d accelerators: mean wait %.0f s, with more it was %.0f s", n, r.WaitMean, waits)
+		}
+		waits = r.WaitMean
+	}
+}
+
 // TestOpenbIsAllocatedAsWellAsThePaper: at 100 % demand the fragmentation-aware placement allocates at least what
 // FGD does, best fit at least what best fit does there.
 func TestOpenbIsAllocatedAsWellAsThePaper(t *testing.T) {

@@ -1,0 +1,210 @@
+package simulate
+
+import (
+	"fmt"
+	"runtime"
+	"slices"
+	"time"
+
+	"gpupool/activities/allocator/engine"
+)
+
+// Figure is one line of the engine's benchmark. Goal 0 = none; a goal in a unit of time is a ceiling, else a floor.
+type Figure struct {
+	Name  string
+	Value float64
+	Unit  string
+	Goal  float64
+	Holds bool
+}
+
+func ceiling(name string, d time.Duration, unit string, per time.Duration, goal float64) Figure {
+	v := float64(d) / float64(per)
+	return Figure{name, v, unit, goal, goal == 0 || v <= goal}
+}
+
+// BenchPool is a pool of servers of 8 accelerators of three models, 32 servers to a rack.
+func benchPool(servers int) *engine.State {
+	s := engine.New(engine.Config{})
+	for i := range servers {
+		s.SetServer(benchServer(i, 32, []string{"h100", "b200", "mi300x"}[i%3]))
+	}
+	for _, model := range []string{"h100", "b200", "mi300x"} {
+		for _, k := range []int{1, 2, 4, 8} {
+			s.SetSpec(engine.Spec{Name: fmt.Sprintf("%s-x%d", model, k), Model: model, Accelerators: k, CPU: int64(12 * k), MemoryBytes: int64(k) << 37})
+		}
+	}
+	return s
+}
+
+func benchServer(i, perRack int, model string) engine.Server {
+	id := fmt.Sprintf("s%06d", i)
+	srv := engine.Server{
+		ID: id, Region: "r", Site: fmt.Sprintf("site%d", i/4096), Rack: fmt.Sprintf("rack%05d", i/perRack),
+		CPU: 112, MemoryBytes: 2 << 40, Schedulable: true, Accelerators: make([]engine.Accelerator, 8),
+	}
+	for k := range srv.Accelerators {
+		srv.Accelerators[k] = engine.Accelerator{ID: fmt.Sprintf("%s-%d", id, k), Model: model, Index: k, Schedulable: true}
+	}
+	return srv
+}
+
+// benchJob is the i-th of a stream over 20 tenants and 12 specs.
+func benchJob(i int, now time.Time) engine.Job {
+	rng := newRandom(uint64(i))
+	model := []string{"h100", "b200", "mi300x"}[rng.below(3)]
+	k := []int{1, 1, 2, 4, 8}[rng.below(5)]
+	return engine.Job{
+		ID: fmt.Sprintf("job-%08d", i), Tenant: fmt.Sprintf("tenant%02d", rng.below(20)), Project: "p",
+		Spec: fmt.Sprintf("%s-x%d", model, k), Nodes: 1, Seq: int64(i), Submitted: now, Attempt: 1, Preemptible: true,
+		TimeLimit: time.Duration(1+rng.below(8)) * time.Hour,
+	}
+}
+
+// Bench measures the engine by itself: no database, no events. quick stops after the figures of one full-size pool.
+func Bench(quick bool, progress func(string)) []Figure {
+	if progress == nil {
+		progress = func(string) {}
+	}
+	var out []Figure
+	add := func(f ...Figure) {
+		for _, x := range f {
+			progress(fmt.Sprintf("%s: %.4g %s", x.Name, x.Value, x.Unit))
+		}
+		out = append(out, f...)
+	}
+	add(benchSteady(10000, 100000, true)...)
+	if quick {
+		return out
+	}
+	add(benchGang())
+	add(benchVictims()...)
+	for _, size := range []struct{ servers, queue int }{{1000, 10000}, {100000, 100000}, {10000, 1000}, {10000, 10000}, {10000, 1000000}} {
+		add(benchSteady(size.servers, size.queue, false)...)
+	}
+	return out
+}
+
+// benchSteady fills a pool from a queue, then keeps it full: 100 releases and 100 submits a cycle.
+func benchSteady(servers, queue int, goals bool) []Figure {
+	name := fmt.Sprintf("%d servers, %d jobs queued", servers, queue)
+	goal := func(v float64) float64 {
+		if goals {
+			return v
+		}
+		return 0
+	}
+	now := origin
+	before := heapBytes()
+	began := time.Now()
+	s := benchPool(servers)
+	poolBytes := heapBytes() - before
+	// Enough jobs to fill the pool and leave the queue: the mean job takes 3.2 accelerators.
+	total := queue + servers*8*10/32
+	for i := range total {
+		s.SetJob(benchJob(i, now))
+	}
+	loaded := time.Since(began)
+	began = time.Now()
+	r := s.Cycle(now)
+	fill := time.Since(began)
+	live := make([]engine.Start, 0, len(r.Starts))
+	live = append(live, r.Starts...)
+	starts := len(r.Starts)
+	for more := r.More; more; { // every reason is told before the clock starts
+		more = s.Cycle(now).More
+	}
+	waiting := total - starts
+	bytes := heapBytes() - before
+
+	const cycles = 300
+	var times []time.Duration
+	rng := newRandom(7)
+	next := total
+	for range cycles {
+		now = now.Add(time.Second)
+		began := time.Now()
+		for range min(100, len(live)) {
+			i := rng.below(len(live))
+			s.Release(live[i].Job, live[i].Attempt, now)
+			live[i] = live[len(live)-1]
+			live = live[:len(live)-1]
+		}
+		for range 100 {
+			s.SetJob(benchJob(next, now))
+			next++
+		}
+		r := s.Cycle(now)
+		times = append(times, time.Since(began))
+		live = append(live, r.Starts...)
+	}
+	slices.Sort(times)
+	runtime.KeepAlive(s)
+	rate := float64(starts) / fill.Seconds()
+	figures := []Figure{
+		{"placements a second while filling, " + name, rate, "1/s", goal(100000), rate >= goal(100000)},
+		ceiling("cycle p99 (100 releases, 100 submits), "+name, times[len(times)*99/100], "ms", time.Millisecond, goal(5)),
+		ceiling("cycle p50 (100 releases, 100 submits), "+name, times[len(times)/2], "ms", time.Millisecond, 0),
+		ceiling("loading the facts, "+name, loaded, "s", time.Second, goal(10)),
+		{"memory per accelerator, " + name, float64(poolBytes) / float64(servers*8), "B", 0, true},
+	}
+	if waiting > 0 {
+		figures = append(figures, Figure{"memory per queued job, " + name, float64(bytes-poolBytes) / float64(total), "B", 0, true})
+	}
+	return figures
+}
+
+func heapBytes() int64 {
+	runtime.GC()
+	var m runtime.MemStats
+	runtime.ReadMemStats(&m)
+	return int64(m.HeapAlloc)
+}
+
+// benchGang places a gang of 512 servers that must be within one rack, in a pool of 20 racks of 512.
+func benchGang() Figure {
+	s := engine.New(engine.Config{})
+	for i := range 20 * 512 {
+		s.SetServer(benchServer(i, 512, "h100"))
+	}
+	s.SetSpec(engine.Spec{Name: "x8", Model: "h100", Accelerators: 8})
+	s.SetSpec(engine.Spec{Name: "x1", Model: "h100", Accelerators: 1})
+	for i := range 19 { // one rack only is whole
+		s.SetJob(engine.Job{ID: fmt.Sprintf("small%d", i), Tenant: "t", Spec: "x1", Servers: []string{fmt.Sprintf("s%06d", i*512)}, Seq: int64(i), Attempt: 1})
+	}
+	s.Cycle(origin)
+	s.SetJob(engine.Job{ID: "gang", Tenant: "t", Spec: "x8", Nodes: 512, Same: engine.LevelRack, SameRequired: true, Seq: 100, Attempt: 1})
+	began := time.Now()
+	r := s.Cycle(origin.Add(time.Second))
+	took := time.Since(began)
+	f := ceiling("gang of 512 servers within a rack", took, "ms", time.Millisecond, 50)
+	f.Holds = f.Holds && len(r.Starts) == 1
+	return f
+}
+
+// benchVictims looks for the victims of a job of 8 accelerators, and of one of 4,000, among 4,000 running jobs.
+func benchVictims() []Figure {
+	var out []Figure
+	for _, c := range []struct {
+		nodes int
+		goal  float64
+	}{{1, 10}, {500, 200}} {
+		s := engine.New(engine.Config{})
+		for i := range 500 {
+			s.SetServer(benchServer(i, 32, "h100"))
+		}
+		s.SetSpec(engine.Spec{Name: "x8", Model: "h100", Accelerators: 8})
+		s.SetSpec(engine.Spec{Name: "x1", Model: "h100", Accelerators: 1})
+		for i := range 4000 {
+			s.SetJob(engine.Job{ID: fmt.Sprintf("low%04d", i), Tenant: "t", Spec: "x1", Seq: int64(i), Attempt: 1, Preemptible: true})
+		}
+		s.Cycle(origin)
+		s.SetJob(engine.Job{ID: "high", Tenant: "u", Spec: "x8", Nodes: c.nodes, Priority: 10, Seq: 5000, Attempt: 1})
+		began := time.Now()
+		r := s.Cycle(origin.Add(time.Hour))
+		f := ceiling(fmt.Sprintf("victims of a job of %d accelerators among 4,000 running", 8*c.nodes), time.Since(began), "ms", time.Millisecond, c.goal)
+		f.Holds = f.Holds && len(r.Victims) == 8*c.nodes
+		out = append(out, f)
+	}
+	return out
+}
