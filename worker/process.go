@@ -1,5 +1,5 @@
 // Package worker builds a gpupool process from its roles: the record, Temporal (embedded or outside), the workers that
-// run workflows and activities, the API, the boot service.
+// run workflows and activities, the API with its console, the boot service.
 //
 // Invariant: what is started is stopped in the reverse order, and every goroutine is waited for. Not here: what the
 // parts do.
@@ -7,9 +7,12 @@ package worker
 
 import (
 	"context"
+	"crypto/tls"
 	"errors"
 	"fmt"
 	"log/slog"
+	"net"
+	"sync"
 	"time"
 
 	enumspb "go.temporal.io/api/enums/v1"
@@ -17,25 +20,48 @@ import (
 	sdkworker "go.temporal.io/sdk/worker"
 
 	"gpupool/activities/allocator"
+	"gpupool/activities/bmc"
 	"gpupool/activities/deliver"
+	"gpupool/activities/health"
+	"gpupool/activities/install"
 	"gpupool/activities/job"
+	"gpupool/activities/node"
+	"gpupool/pxe"
+	"gpupool/schema/secret"
 	"gpupool/schema/store"
 	"gpupool/worker/config"
 	"gpupool/workflows"
 )
+
+// stopWithin is how long a worker waits for what is in flight when it stops.
+const stopWithin = 5 * time.Second
+
+// silentAfter is how long an agent may be unheard of before its server is suspected.
+const silentAfter = time.Minute
 
 // Process is a running gpupool process.
 type Process struct {
 	Config *config.Config
 	Store  *store.Store
 	Client client.Client
-	log    *slog.Logger
-	stops  []func() // newest last
+	Boot   *pxe.Server // nil where the process has no boot service
+	URL    string      // of the API, as others reach it
+
+	log      *slog.Logger
+	ring     *secret.Ring
+	listener net.Listener
+
+	background context.Context // of spawned parts
+	cancel     context.CancelFunc
+	wg         sync.WaitGroup
+	failed     chan error
+	stops      []func() // newest last
 }
 
-// Start builds the process's record, Temporal and workers. ctx bounds the start only.
+// Start builds the process. ctx bounds the start only.
 func Start(ctx context.Context, c *config.Config, log *slog.Logger) (_ *Process, err error) {
-	p := &Process{Config: c, log: log}
+	p := &Process{Config: c, URL: c.API.ExternalURL, log: log, failed: make(chan error, 1)}
+	p.background, p.cancel = context.WithCancel(context.Background())
 	defer func() {
 		if err != nil {
 			p.Stop()
@@ -49,23 +75,36 @@ func Start(ctx context.Context, c *config.Config, log *slog.Logger) (_ *Process,
 			log.Error("closing the database", "error", err)
 		}
 	})
+	if p.ring, err = secret.LoadOrCreate(c.Secrets.KeyFile); err != nil {
+		return nil, fmt.Errorf("secrets.key_file: %w", err)
+	}
 	var stop func()
 	if p.Client, stop, err = connect(ctx, c, log); err != nil {
 		return nil, err
 	}
 	p.onStop(stop)
-	if c.Has(config.RoleWorker) {
-		if err := p.core(ctx); err != nil {
-			return nil, err
-		}
-	}
-	if c.Has(config.RoleAllocator) {
-		if err := p.allocators(ctx); err != nil {
-			return nil, err
+	p.onStop(func() { p.cancel(); p.wg.Wait() })
+	for _, part := range []struct {
+		role  config.Role
+		start func(context.Context) error
+	}{
+		{config.RoleAPI, func(context.Context) error { return p.listen() }},
+		{config.RoleWorker, p.core},
+		{config.RoleAllocator, p.allocators},
+		{config.RoleAPI, func(context.Context) error { return p.serve() }},
+		{config.RolePXE, func(context.Context) error { return p.boot() }},
+	} {
+		if c.Has(part.role) {
+			if err := part.start(ctx); err != nil {
+				return nil, err
+			}
 		}
 	}
 	return p, nil
 }
+
+// Failed gives the error of a part that ended by itself: the process is to stop.
+func (p *Process) Failed() <-chan error { return p.failed }
 
 func (p *Process) onStop(f func()) { p.stops = append(p.stops, f) }
 
@@ -77,32 +116,48 @@ func (p *Process) Stop() {
 		p.stops = p.stops[:last]
 		f()
 	}
+	p.cancel()
 }
 
-// core runs all workflows, and the activities that need only the database and Temporal.
+// core runs all workflows, the activities that need only the database and Temporal, and those of the process's sites.
 func (p *Process) core(ctx context.Context) error {
 	w := sdkworker.New(p.Client, workflows.CoreQueue, sdkworker.Options{
-		MaxConcurrentWorkflowTaskPollers: 8, MaxConcurrentActivityTaskPollers: 2, WorkerStopTimeout: 5 * time.Second,
+		MaxConcurrentWorkflowTaskPollers: 8, MaxConcurrentActivityTaskPollers: 4, WorkerStopTimeout: stopWithin,
 		// A workflow whose code changed under it waits for a person; its record is not lost.
 		WorkflowPanicPolicy: sdkworker.BlockWorkflow,
 	})
-	w.RegisterWorkflow(workflows.RunJob)
-	w.RegisterWorkflow(workflows.Allocator)
-	w.RegisterWorkflow(workflows.Deliver)
+	for _, wf := range []any{workflows.RunJob, workflows.OnboardServer, workflows.RepairServer, workflows.Allocator, workflows.Deliver} {
+		w.RegisterWorkflow(wf)
+	}
+	install.Register(w, &install.Activities{Store: p.Store})
+	node.Register(w, &node.Activities{Store: p.Store})
+	health.Register(w, &health.Activities{Store: p.Store})
 	w.RegisterActivity(&job.Activities{Store: p.Store})
-	routes := workflows.Routes{}
-	w.RegisterActivity(&deliver.Activities{Store: p.Store, Client: p.Client, Route: routes.Route, Log: p.log.With("part", "deliver")})
+	w.RegisterActivity(&deliver.Activities{Store: p.Store, Client: p.Client, Route: workflows.Routes{}.Route, Log: p.log.With("part", "deliver"),
+		Judge: func(ctx context.Context, fault string) error { return health.Judge(ctx, p.Store, fault) }})
 	if err := w.Start(); err != nil {
 		return fmt.Errorf("starting the core worker: %w", err)
 	}
 	p.onStop(w.Stop)
+	pool := bmc.NewPool(bmc.Config{Log: p.log.With("part", "bmc")})
+	p.onStop(func() {
+		ctx, cancel := context.WithTimeout(context.Background(), stopWithin)
+		defer cancel()
+		pool.Close(ctx)
+	})
+	for _, site := range p.Config.Sites {
+		if err := p.site(site, pool); err != nil {
+			return err
+		}
+	}
+	p.spawn("health", func(ctx context.Context) error { return health.WatchSilence(ctx, p.Store, silentAfter) })
 	return p.host(ctx, "deliver", workflows.Deliver)
 }
 
 // allocators offers to run the configured regions' allocators.
 func (p *Process) allocators(ctx context.Context) error {
 	for _, region := range p.Config.Regions {
-		w := sdkworker.New(p.Client, workflows.AllocatorQueue(region), sdkworker.Options{DisableWorkflowWorker: true, MaxConcurrentActivityTaskPollers: 1, WorkerStopTimeout: 5 * time.Second})
+		w := sdkworker.New(p.Client, workflows.AllocatorQueue(region), sdkworker.Options{DisableWorkflowWorker: true, MaxConcurrentActivityTaskPollers: 1, WorkerStopTimeout: stopWithin})
 		w.RegisterActivity(&allocator.Activities{Store: p.Store, Holder: identity(), Log: p.log.With("part", "allocator")})
 		if err := w.Start(); err != nil {
 			return fmt.Errorf("starting the allocator of region %s: %w", region, err)
@@ -123,4 +178,12 @@ func (p *Process) host(ctx context.Context, id string, wf any, args ...any) erro
 		return fmt.Errorf("starting %s: %w", id, err)
 	}
 	return err
+}
+
+func tlsListener(ln net.Listener, cert, key string) (net.Listener, error) {
+	pair, err := tls.LoadX509KeyPair(cert, key)
+	if err != nil {
+		return nil, fmt.Errorf("api.tls_cert: %w", err)
+	}
+	return tls.NewListener(ln, &tls.Config{Certificates: []tls.Certificate{pair}, MinVersion: tls.VersionTLS12, NextProtos: []string{"http/1.1"}}), nil
 }

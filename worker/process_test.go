@@ -163,4 +163,3 @@ func BenchmarkJobs(b *testing.B) {
 	await(b, p.Store, 5*time.Minute)
 	b.ReportMetric(float64(b.N)/b.Elapsed().Seconds(), "jobs/s")
 }
-

@@ -32,5 +32,5 @@ func (r Routes) Route(e schema.Event) (deliver.Delivery, bool) {
 		again.Job, again.Resumed = e.Job, true
 		return deliver.Delivery{Workflow: JobID(e.Job), Queue: CoreQueue, Signal: JobSignal, Arg: news, Revive: RunJob, ReviveArg: again}, true
 	}
-	return deliver.Delivery{}, false
+	return RouteServer(e)
 }

@@ -315,3 +315,21 @@ func (s *Store) Identified(ctx context.Context, server, uuid, manufacturer, prod
 		return tx.saveServer(&v)
 	})
 }
+
+// SetProfile changes the install profile of a server that is not being installed.
+func (s *Store) SetProfile(ctx context.Context, server, profile, by string) error {
+	if !NamePattern.MatchString(profile) {
+		return schema.Invalid("profile", profile, "an install profile's name")
+	}
+	return s.Write(ctx, func(tx *Tx) error {
+		v, err := tx.server(server)
+		if err != nil {
+			return err
+		}
+		if v.Phase != schema.PhaseEnrolled {
+			return schema.Conflict(fmt.Sprintf("server %s is %s", v.Name, v.Phase), "its install profile is chosen while it is enrolled")
+		}
+		v.Profile = profile
+		return tx.saveServer(&v)
+	})
+}

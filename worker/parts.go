@@ -1,0 +1,114 @@
+package worker
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"net"
+	"net/http"
+
+	sdkworker "go.temporal.io/sdk/worker"
+
+	"gpupool/activities/bmc"
+	"gpupool/activities/install"
+	"gpupool/activities/install/bootstore"
+	"gpupool/api"
+	"gpupool/api/auth"
+	"gpupool/api/console"
+	"gpupool/pxe"
+	"gpupool/pxe/dhcp"
+	"gpupool/schema/store"
+	"gpupool/worker/config"
+	"gpupool/workflows"
+)
+
+// site runs what needs a site's BMC network.
+func (p *Process) site(name string, pool *bmc.Pool) error {
+	w := sdkworker.New(p.Client, workflows.SiteQueue(name), sdkworker.Options{DisableWorkflowWorker: true, MaxConcurrentActivityExecutionSize: 256, WorkerStopTimeout: stopWithin})
+	bmc.Register(w, &bmc.Activities{Store: p.Store, Keys: p.ring, Pool: pool})
+	if err := w.Start(); err != nil {
+		return fmt.Errorf("starting the worker of site %s: %w", name, err)
+	}
+	p.onStop(w.Stop)
+	return nil
+}
+
+// listen opens the API's address; serve answers on it. They are apart so that its port is known to the boot service.
+func (p *Process) listen() (err error) {
+	if p.listener, err = net.Listen("tcp", p.Config.API.Listen); err != nil {
+		return fmt.Errorf("api.listen: %w (another program has the port? choose another with --set api.listen=127.0.0.1:8081)", err)
+	}
+	p.URL = p.Config.URL(p.listener.Addr().String())
+	return nil
+}
+
+func (p *Process) serve() error {
+	s, err := api.New(api.Config{Store: p.Store, Ring: p.ring, Processes: processes{p.Store, p.Client}, Log: p.log.With("part", "api"), ExternalURL: p.URL,
+		Ready: func(ctx context.Context) error {
+			_, err := p.Client.CheckHealth(ctx, nil)
+			return err
+		},
+		Console: func(h http.Handler, a *auth.Authenticator) http.Handler {
+			return console.New(console.Config{API: h, Auth: a, Log: p.log.With("part", "console"), Done: p.background.Done(), Watch: func() (<-chan struct{}, func()) {
+				w := p.Store.Watch(store.TopicAll)
+				return w.C, w.Close
+			}})
+		}})
+	if err != nil {
+		return err
+	}
+	ln := p.listener
+	if c := p.Config.API; c.TLSCert != "" {
+		if ln, err = tlsListener(ln, c.TLSCert, c.TLSKey); err != nil {
+			return err
+		}
+	}
+	p.spawn("api", func(ctx context.Context) error { return s.Run(ctx, ln) })
+	return nil
+}
+
+// boot serves the network boot of this process's sites.
+func (p *Process) boot() error {
+	c := p.Config.PXE
+	if c.Mode == config.PXEOff {
+		return nil
+	}
+	bs := bootstore.New(p.Store, 0)
+	pc := pxe.Config{Mode: dhcp.Mode(c.Mode), Interface: c.Interface, ServerID: c.ServerID, DHCP: c.DHCPListen, TFTP: c.TFTPListen, HTTP: c.HTTPListen, URL: c.ExternalURL, APIURL: p.URL, Root: c.BootDir, SecureBoot: c.SecureBoot}
+	if c.Mode == config.PXERelay {
+		pc.PXE = pxe.Off // relayed clients are given a whole answer: none of them asks on 4011
+	}
+	if c.DiscoverUnknown {
+		pc.Unknown = dhcp.Record
+	}
+	for _, n := range c.Subnets {
+		sub := pxe.Subnet{CIDR: n.CIDR, Range: n.Range, DNS: n.DNS, Lease: c.LeaseTime}
+		if n.Router != "" {
+			sub.Routers = []string{n.Router}
+		}
+		pc.Subnets = append(pc.Subnets, sub)
+	}
+	s, err := pxe.New(pc, pxe.Deps{Inventory: bs, Leases: bootstore.Leases{DB: p.Store}, Tokens: bs, Installer: &install.Installer{APIURL: p.URL}, Recorder: bs, Log: p.log.With("part", "pxe")})
+	if err != nil {
+		return err
+	}
+	p.Boot = s
+	p.spawn("pxe", s.Run)
+	return nil
+}
+
+// spawn runs a part until the process stops. A part that ends by itself ends the process: see Failed.
+func (p *Process) spawn(name string, run func(context.Context) error) {
+	p.wg.Go(func() {
+		err := run(p.background)
+		if p.background.Err() == nil {
+			if err == nil {
+				err = errors.New("ended by itself")
+			}
+			select {
+			case p.failed <- fmt.Errorf("%s: %w", name, err):
+			default: // another part failed first
+			}
+		}
+	})
+}

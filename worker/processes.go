@@ -1,0 +1,70 @@
+package worker
+
+import (
+	"context"
+	"errors"
+
+	"go.temporal.io/api/serviceerror"
+	"go.temporal.io/sdk/client"
+
+	"gpupool/activities/temporalerr"
+	"gpupool/api"
+	"gpupool/schema"
+	"gpupool/schema/store"
+	"gpupool/workflows"
+)
+
+// processes are the API's verbs on durable processes: api.Processes.
+type processes struct {
+	store  *store.Store
+	client client.Client
+}
+
+// StartOnboarding begins the attempt in the record, which refuses at once what may not be wiped; the event that tells of
+// it starts the process.
+func (p processes) StartOnboarding(ctx context.Context, v schema.Server, by string, o api.OnboardOptions) error {
+	if o.Profile != "" && o.Profile != v.Profile {
+		if err := p.store.SetProfile(ctx, v.ID, o.Profile, by); err != nil {
+			return err
+		}
+	}
+	_, err := p.store.BeginOnboarding(ctx, v.ID, by)
+	return err
+}
+
+func (p processes) RetryStep(ctx context.Context, v schema.Server, by string) error {
+	return p.update(ctx, v, "onboarding", workflows.UpdateRetry, workflows.Retry{By: by})
+}
+
+func (p processes) SkipStep(ctx context.Context, v schema.Server, step schema.Step, reason, by string) error {
+	return p.update(ctx, v, "onboarding", workflows.UpdateSkip, workflows.Skip{Step: step, Reason: reason, By: by})
+}
+
+func (p processes) AbortOnboarding(ctx context.Context, v schema.Server, by string) error {
+	return p.update(ctx, v, "onboarding", workflows.UpdateAbort, workflows.Abort{By: by, Reason: "aborted by " + by})
+}
+
+func (p processes) RepairDone(ctx context.Context, r schema.Repair, d api.RepairDone) error {
+	v, err := p.store.Server(ctx, r.Server)
+	if err != nil {
+		return err
+	}
+	return p.update(ctx, v, "repair", workflows.UpdateDone, workflows.Done{OldSerial: d.OldSerial, NewSerial: d.NewSerial, Note: d.Note, By: d.By})
+}
+
+// update asks the server's running process; its validator's refusal comes back as the domain's error.
+func (p processes) update(ctx context.Context, v schema.Server, kind, name string, arg any) error {
+	h, err := p.client.UpdateWorkflow(ctx, client.UpdateWorkflowOptions{WorkflowID: workflows.ServerID(v.ID), UpdateName: name, Args: []any{arg}, WaitForStage: client.WorkflowUpdateStageCompleted})
+	if err == nil {
+		err = h.Get(ctx, nil)
+	}
+	var gone *serviceerror.NotFound
+	if errors.As(err, &gone) {
+		return schema.Conflict("no "+kind+" of server "+v.Name+" runs", "the server is "+string(v.Phase))
+	}
+	var away *serviceerror.Unavailable
+	if errors.As(err, &away) || errors.Is(err, context.DeadlineExceeded) {
+		return &schema.Error{Code: schema.CodeUnavailable, Message: "the process of server " + v.Name + " did not answer", Hint: "try again in a moment", Err: err}
+	}
+	return temporalerr.Unwrap(err)
+}
