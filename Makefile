@@ -11,7 +11,7 @@ TOOLS := build/tools
 GOLANGCI_VERSION := v2.15.0
 GOLANGCI := $(TOOLS)/golangci-lint-$(GOLANGCI_VERSION)
 
-.PHONY: help build binary demo test unit lint generate generate-check bench chaos soak clean
+.PHONY: help build binary demo test unit lint generate generate-check bench browser chaos soak clean
 
 help: ## list the targets
 	@sed -nE 's/^([a-z-]+):.*## (.*)/  make \1\t\2/p' $(MAKEFILE_LIST) | expand -t 24
@@ -55,6 +55,9 @@ generate-check: ## fail where generated files differ from what the generators ma
 
 bench: binary ## measure; ONLY=group for one of system, engine, pxe, ...; writes build/bench.json
 	@build/gpupool bench $(if $(ONLY),--only $(ONLY)) --json build/bench.json
+
+browser: ## walk through the console in a real browser (chromium); pictures in build/browser
+	go test -count 1 -tags browser -run Browser -v ./api/console
 
 chaos: ## the tests that kill processes, over and over; N=times
 	go test -p $(P) -count $(or $(N),5) -timeout 60m -run 'Kill|SIGKILL|Crash' ./...

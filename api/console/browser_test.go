@@ -6,6 +6,7 @@ import (
 	"context"
 	"fmt"
 	"os"
+	"os/exec"
 	"path/filepath"
 	"strings"
 	"sync"
@@ -38,6 +39,15 @@ type browser struct {
 
 func newBrowser(t *testing.T, p *testpool.Pool) *browser {
 	t.Helper()
+	found := false
+	for _, name := range []string{"chromium", "chromium-browser", "google-chrome", "chrome"} {
+		if _, err := exec.LookPath(name); err == nil {
+			found = true
+		}
+	}
+	if !found {
+		t.Skip("no Chromium here: apt-get install --no-install-recommends chromium fonts-dejavu-core")
+	}
 	dir, err := filepath.Abs("../../build/browser")
 	if err != nil {
 		t.Fatal(err)

@@ -169,8 +169,9 @@ func eventWords(e schema.Event) string {
 		return "released by " + e.By
 	case schema.EventJobLimit:
 		return "time limit changed by " + e.By
+	default:
+		return ""
 	}
-	return ""
 }
 
 const shownOutput = 32 << 10 // bytes of a job's output on its page; the whole is a link

@@ -62,8 +62,9 @@ func endKind(s schema.JobState) string {
 		return "good"
 	case schema.JobCancelled:
 		return "info"
+	default:
+		return "bad"
 	}
-	return "bad"
 }
 
 func classWords(class string) string {

@@ -66,8 +66,9 @@ func Outcome(o schema.AttemptOutcome) string {
 		return "lost to hardware"
 	case schema.AttemptUnstarted:
 		return "never started"
+	default:
+		return string(o)
 	}
-	return string(o)
 }
 
 // Gang is a job's size: "8 × 1 node", or "2 nodes × 8 = 16".
