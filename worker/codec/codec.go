@@ -104,7 +104,7 @@ func (c *Codec) Decode(payloads []*common.Payload) ([]*common.Payload, error) {
 		}
 		out[i] = &common.Payload{}
 		if err := proto.Unmarshal(plain, out[i]); err != nil {
-			return nil, fmt.Errorf("codec: key %q: %w: %v", id, ErrCorrupt, err)
+			return nil, fmt.Errorf("codec: key %q: %w: %w", id, ErrCorrupt, err)
 		}
 	}
 	return out, nil
