@@ -162,7 +162,7 @@ func pollLoop(ctx context.Context, cfg Config, c *client, t *tasks) {
 				return
 			}
 			cfg.Log.WarnContext(ctx, "no tasks could be had", "err", err)
-			if retry.wait(ctx) != nil {
+			if retry.after(ctx, err) != nil {
 				return
 			}
 			continue
@@ -232,7 +232,7 @@ func (b *beat) loop(ctx context.Context) {
 		if err != nil && ctx.Err() == nil {
 			b.cfg.Log.WarnContext(ctx, "heartbeat was not taken", "err", err)
 			if len(b.evidence.pending()) > 0 {
-				if retry.wait(ctx) != nil {
+				if retry.after(ctx, err) != nil {
 					return
 				}
 				continue

@@ -185,9 +185,13 @@ func sameVendor(a, b string) bool {
 
 var trailingNumber = regexp.MustCompile(`^(.*?)(\d+)$`)
 
-// emptySlots finds the holes in slots that are numbered alike: SXM1, SXM3 of three leaves SXM2.
+// firstSlot is where makers begin to number, by the slots' common name.
+var firstSlot = map[string]int{"SXM": 1, "OAM": 0}
+
+// emptySlots finds the holes in slots that are numbered alike: SXM1, SXM3 of three leaves SXM2. It names none where it
+// isn't sure: a wrong name sends a technician to a good part.
 func emptySlots(there []agentproto.Device, n int) []string {
-	prefix, first := "", 1
+	prefix, highest := "", 0
 	used := map[int]bool{}
 	for i, d := range there {
 		m := trailingNumber.FindStringSubmatch(d.Slot)
@@ -200,9 +204,18 @@ func emptySlots(there []agentproto.Device, n int) []string {
 			return nil
 		}
 		used[k] = true
-		first = min(first, k) // numbered from 0 where a 0 is seen
+		highest = max(highest, k)
 	}
-	if prefix == "" {
+	first, known := firstSlot[prefix]
+	switch {
+	case len(there) == 0:
+		return nil
+	case known:
+	case used[0]:
+		first = 0
+	case highest == n:
+		first = 1
+	default:
 		return nil
 	}
 	var empty []string

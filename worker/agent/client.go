@@ -175,6 +175,15 @@ func (b *backoff) wait(ctx context.Context) error {
 
 func (b *backoff) reset() { b.next = 0 }
 
+// after is wait, at its longest where the API refused: a server that was retired may ask on, but not often.
+func (b *backoff) after(ctx context.Context, err error) error {
+	var refused *RefusedError
+	if errors.As(err, &refused) {
+		b.next = b.max
+	}
+	return b.wait(ctx)
+}
+
 func pause(ctx context.Context, d time.Duration) error {
 	t := time.NewTimer(d)
 	defer t.Stop()

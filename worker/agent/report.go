@@ -53,7 +53,7 @@ func (t *tasks) reportLoop(ctx context.Context, c *client) error {
 			if ctx.Err() == nil {
 				t.cfg.Log.WarnContext(ctx, "reports are sent again later", "tasks", len(made), "err", err)
 			}
-			if retry.wait(ctx) != nil {
+			if retry.after(ctx, err) != nil {
 				return nil
 			}
 		}

@@ -1,0 +1,181 @@
+package agent_test
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"slices"
+	"strings"
+	"testing"
+	"time"
+
+	"gpupool/schema"
+	"gpupool/schema/agentproto"
+	"gpupool/worker/agent"
+	"gpupool/worker/agent/accelerator"
+	"gpupool/worker/agent/agenttest"
+)
+
+// tester answers each test as its case says, and keeps the devices at work meanwhile.
+type tester func(ctx context.Context, name string, d agentproto.Device) error
+
+func (f tester) Test(ctx context.Context, name string, d agentproto.Device, _ time.Duration) (map[string]float64, error) {
+	err := f(ctx, name, d)
+	return map[string]float64{"figure": 1}, err
+}
+
+func passes(context.Context, string, agentproto.Device) error {
+	time.Sleep(60 * time.Millisecond) // a load lasts; readings are taken meanwhile
+	return nil
+}
+
+func TestABurnInHasThreeOutcomes(t *testing.T) {
+	t.Parallel()
+	type change = func(d []agentproto.Device) []agentproto.Device
+	for name, c := range map[string]struct {
+		before  change // the devices when it begins
+		during  change // what happens to them under load
+		test    tester
+		order   agentproto.BurnIn
+		outcome string
+		text    string
+		slot    string
+	}{
+		"all tests on all devices": {outcome: "passed", text: "6 tests on 8 devices"},
+		"a device that fails a test": {test: func(ctx context.Context, n string, d agentproto.Device) error {
+			_ = passes(ctx, n, d)
+			return fails(n == "compute" && d.Serial == "S3")
+		}, outcome: "failed", slot: "SXM4", text: "compute"},
+		"seven of eight, all of them good":     {before: func(d []agentproto.Device) []agentproto.Device { return slices.Delete(d, 4, 5) }, outcome: "failed", slot: "SXM5", text: "7 of 8"},
+		"the last of eight is missing":         {before: func(d []agentproto.Device) []agentproto.Device { return d[:7] }, outcome: "failed", slot: "SXM8", text: "7 of 8"},
+		"a device of another model":            {before: func(d []agentproto.Device) []agentproto.Device { d[2].Model = "nvidia-a100-80gb"; return d }, outcome: "failed", slot: "SXM3", text: "ordered was"},
+		"a device that does not answer":        {before: func(d []agentproto.Device) []agentproto.Device { d[2].Error = "lost"; return d }, outcome: "failed", slot: "SXM3", text: "does not answer"},
+		"an error counter that grew meanwhile": {during: func(d []agentproto.Device) []agentproto.Device { d[5].Samples[accelerator.ECCUncorrected]++; return d }, outcome: "failed", slot: "SXM6", text: "grew by 1"},
+		"errors of long ago are no failure":    {before: func(d []agentproto.Device) []agentproto.Device { d[5].Samples[accelerator.RemappedRows] = 9; return d }, outcome: "passed"},
+		"a device that vanished meanwhile":     {during: func(d []agentproto.Device) []agentproto.Device { return d[:7] }, outcome: "failed", slot: "SXM8", text: "vanished"},
+		"half the lanes":                       {before: func(d []agentproto.Device) []agentproto.Device { d[0].Samples[accelerator.PCIeWidth] = 8; return d }, outcome: "failed", slot: "SXM1", text: "PCIe lanes under load: 8 of 16"},
+		"a fabric link that is down":           {before: func(d []agentproto.Device) []agentproto.Device { d[0].Samples[accelerator.LinksUp] = 17; return d }, outcome: "failed", slot: "SXM1", text: "fabric links"},
+		"one much hotter than those beside it": {before: func(d []agentproto.Device) []agentproto.Device { d[7].Samples[accelerator.Temperature] = 75; return d }, outcome: "failed", slot: "SXM8", text: "more than the coolest"},
+		"a tool that is missing":               {test: func(context.Context, string, agentproto.Device) error { return errors.New("dcgmi is not installed") }, outcome: "inconclusive", text: "dcgmi is not installed"},
+		"a test that was not run on one": {test: func(ctx context.Context, n string, d agentproto.Device) error {
+			_ = passes(ctx, n, d)
+			if d.Serial == "S1" {
+				return errors.New("skipped")
+			}
+			return nil
+		}, outcome: "inconclusive", text: "memory on S1: skipped"},
+		"a counter that is not told": {before: func(d []agentproto.Device) []agentproto.Device {
+			for i := range d {
+				delete(d[i].Samples, accelerator.ECCUncorrected)
+				delete(d[i].Samples, accelerator.RemappedRows)
+			}
+			return d
+		}, outcome: "inconclusive", text: "no error counter"},
+		"a temperature that is not told": {before: func(d []agentproto.Device) []agentproto.Device {
+			delete(d[3].Samples, accelerator.Temperature)
+			return d
+		}, outcome: "inconclusive", text: "S3 tells no temperature"},
+		"what the hardware can't say is not held": {before: func(d []agentproto.Device) []agentproto.Device {
+			for i := range d {
+				delete(d[i].Samples, accelerator.LinksUp)
+				d[i].NotApplicable = []string{accelerator.LinksUp}
+			}
+			return d
+		}, outcome: "passed"},
+		"a suite that nobody knows":        {order: agentproto.BurnIn{Suite: "heroic"}, outcome: "inconclusive", text: `no suite "heroic"`},
+		"only the part that was swapped":   {order: agentproto.BurnIn{Only: []string{"S6"}}, outcome: "passed", text: "on 1 devices"},
+		"a swapped part that is not there": {order: agentproto.BurnIn{Only: []string{"NEW"}}, outcome: "failed", text: "not in this server"},
+		"a failure outweighs what is not known": {test: func(ctx context.Context, n string, d agentproto.Device) error {
+			if d.Serial == "S1" {
+				return fails(true)
+			}
+			return errors.New("skipped")
+		}, outcome: "failed", slot: "SXM2"},
+	} {
+		t.Run(name, func(t *testing.T) {
+			if c.test == nil {
+				c.test = passes
+			}
+			var w *world
+			w = newWorld(t, func(cfg *agent.Config) {
+				cfg.BurnIn = tester(func(ctx context.Context, n string, d agentproto.Device) error {
+					err := c.test(ctx, n, d)
+					if c.during != nil && n == "compute" && d.Serial == "S0" {
+						w.reader.change(c.during)
+					}
+					return err
+				})
+			})
+			if c.before != nil {
+				w.reader.change(c.before)
+			}
+			w.start()
+			order := c.order
+			order.Seconds = 0.04
+			order.Model, order.Devices = "nvidia-h100-80gb", 8
+			w.api.Give(w.server, agenttest.Look("burn", schema.TaskBurnIn, order))
+			r := w.end("burn")
+			var got agentproto.BurnInResult
+			if err := json.Unmarshal(r.Result, &got); err != nil {
+				t.Fatalf("%v in %+v", err, r)
+			}
+			if r.State != schema.TaskDone || got.Outcome != c.outcome || !strings.Contains(r.Text, c.text) {
+				t.Errorf("it is %s %q, want %s with %q", got.Outcome, r.Text, c.outcome, c.text)
+			}
+			if c.slot != "" && (len(got.Failed) == 0 || got.Failed[0].Slot != c.slot) {
+				t.Errorf("it blames %+v, not %s", got.Failed, c.slot)
+			}
+		})
+	}
+}
+
+func fails(b bool) error {
+	if b {
+		return &agent.TestFailure{Text: "wrong result"}
+	}
+	return nil
+}
+
+func TestABurnInCanBeStopped(t *testing.T) {
+	begun := make(chan struct{}, 16)
+	w := newWorld(t, func(cfg *agent.Config) {
+		cfg.BurnIn = tester(func(ctx context.Context, _ string, _ agentproto.Device) error {
+			begun <- struct{}{}
+			<-ctx.Done()
+			return ctx.Err()
+		})
+	})
+	w.start()
+	w.api.Give(w.server, agenttest.Look("burn", schema.TaskBurnIn, agentproto.BurnIn{Devices: 8}))
+	<-begun
+	w.api.Give(w.server, agentproto.Task{ID: "burn", Kind: schema.TaskBurnIn, Stop: true})
+	if r := w.end("burn"); r.State != schema.TaskCancelled {
+		t.Errorf("it ended as %+v", r)
+	}
+}
+
+func TestAnAgentThatDiesDuringABurnInDoesItAgain(t *testing.T) {
+	begun := make(chan struct{}, 64)
+	hang := true
+	w := newWorld(t, func(cfg *agent.Config) {
+		cfg.BurnIn = tester(func(ctx context.Context, n string, d agentproto.Device) error {
+			begun <- struct{}{}
+			if hang {
+				<-ctx.Done()
+				return ctx.Err()
+			}
+			return passes(ctx, n, d)
+		})
+	})
+	stop := w.start()
+	w.api.Give(w.server, agenttest.Look("burn", schema.TaskBurnIn, agentproto.BurnIn{Devices: 8, Seconds: 0.04}))
+	<-begun
+	if err := stop(); err != nil {
+		t.Fatal(err)
+	}
+	hang = false
+	w.start()
+	if r := w.end("burn"); r.State != schema.TaskDone || !strings.Contains(r.Text, "passed") {
+		t.Errorf("it ended as %+v", r)
+	}
+}
