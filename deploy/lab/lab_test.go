@@ -554,3 +554,17 @@ func TestALabFileIsCheckedWhole(t *testing.T) {
 		}
 	}
 }
+
+// run runs a lab around f.
+func run(t testing.TB, l *lab.Lab, f func()) {
+	t.Helper()
+	ctx, cancel := context.WithCancel(context.Background())
+	done := make(chan error, 1)
+	go func() { done <- l.Run(ctx) }()
+	time.Sleep(100 * time.Millisecond) // for the measurement to be of a lab at rest
+	f()
+	cancel()
+	if err := <-done; err != nil {
+		t.Error(err)
+	}
+}
