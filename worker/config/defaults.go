@@ -62,7 +62,7 @@ func (c *Config) fill(environ []string) (err error) {
 	c.PXE.HTTPListen = cmp.Or(c.PXE.HTTPListen, ":8081")
 	c.PXE.BootDir = cmp.Or(c.PXE.BootDir, filepath.Join(c.DataDir, "boot"))
 	c.PXE.LeaseTime = cmp.Or(c.PXE.LeaseTime, time.Hour)
-	if _, port, err := net.SplitHostPort(c.PXE.HTTPListen); err == nil && c.PXE.ServerID != "" && c.PXE.ExternalURL == "" {
+	if _, port, err := net.SplitHostPort(c.PXE.HTTPListen); err == nil && port != "0" && c.PXE.ServerID != "" && c.PXE.ExternalURL == "" {
 		c.PXE.ExternalURL = "http://" + net.JoinHostPort(c.PXE.ServerID, port)
 	}
 

@@ -1,0 +1,87 @@
+// Package labcli is the verbs on a running lab: break something, mend it, look.
+package labcli
+
+import (
+	"fmt"
+	"path/filepath"
+	"strings"
+	"text/tabwriter"
+
+	"github.com/spf13/cobra"
+
+	"gpupool/deploy/lab"
+	"gpupool/worker/config"
+)
+
+// Command is `gpupool lab`.
+func Command() *cobra.Command {
+	var dir string
+	open := func() (*lab.Client, error) {
+		if dir == "" {
+			c, err := config.Load(config.Source{Set: []string{"pxe.mode=off"}})
+			if err != nil {
+				return nil, err
+			}
+			dir = filepath.Join(c.DataDir, "lab")
+		}
+		return lab.Open(dir)
+	}
+	root := &cobra.Command{Use: "lab", Short: "Break and mend the simulated data centre of `gpupool up --lab`"}
+	root.PersistentFlags().StringVar(&dir, "dir", "", "the lab's folder (else lab in the default data_dir)")
+	root.AddCommand(
+		&cobra.Command{Use: "state", Short: "Show the lab's servers", Args: cobra.NoArgs, RunE: func(cmd *cobra.Command, _ []string) error {
+			c, err := open()
+			if err != nil {
+				return err
+			}
+			servers, err := c.State(cmd.Context())
+			if err != nil {
+				return err
+			}
+			w := tabwriter.NewWriter(cmd.OutOrStdout(), 0, 0, 2, ' ', 0)
+			fmt.Fprintln(w, "SERVER\tPOWER\tSTAGE\tINSTALLS\tBOOTS\tBMC\tFAULTS")
+			for _, s := range servers {
+				power := "off"
+				if s.On {
+					power = "on"
+				}
+				fmt.Fprintf(w, "%s\t%s\t%s\t%d\t%d\t%s\t%s\n", s.Name, power, s.Stage, s.Installs, s.Boots, s.BMC, strings.Join(s.Faults, ", "))
+			}
+			return w.Flush()
+		}},
+		&cobra.Command{Use: "enrollment", Short: "Print the lab's servers as a file for `gpupool server enroll -f -`", Args: cobra.NoArgs, RunE: func(cmd *cobra.Command, _ []string) error {
+			c, err := open()
+			if err != nil {
+				return err
+			}
+			servers, err := c.State(cmd.Context())
+			if err != nil {
+				return err
+			}
+			return lab.WriteEnrollment(cmd.OutOrStdout(), servers, "eu-north", "lab")
+		}},
+		&cobra.Command{Use: "fault SERVER DEVICE KIND", Short: "Make a fault: " + strings.Join(lab.Kinds(), ", "), Args: cobra.ExactArgs(3), Example: "  gpupool lab fault r1s1 SXM3 xid79",
+			RunE: func(cmd *cobra.Command, a []string) error {
+				c, err := open()
+				if err != nil {
+					return err
+				}
+				return c.Fault(cmd.Context(), a[0], a[1], a[2])
+			}},
+		&cobra.Command{Use: "clear SERVER DEVICE KIND", Short: "Take a fault away", Args: cobra.ExactArgs(3), RunE: func(cmd *cobra.Command, a []string) error {
+			c, err := open()
+			if err != nil {
+				return err
+			}
+			return c.Clear(cmd.Context(), a[0], a[1], a[2])
+		}},
+		&cobra.Command{Use: "replace SERVER SLOT SERIAL", Short: "Swap the part in a slot for a new one with that serial, as a technician does", Args: cobra.ExactArgs(3), RunE: func(cmd *cobra.Command, a []string) error {
+			c, err := open()
+			if err != nil {
+				return err
+			}
+			return c.Replace(cmd.Context(), a[0], a[1], a[2])
+		}},
+	)
+	return root
+}

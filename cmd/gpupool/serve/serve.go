@@ -1,0 +1,225 @@
+// Package serve is the server's verbs: up (everything in one process) and one verb for each role.
+//
+// Not here: building a process (worker), what the roles do.
+package serve
+
+import (
+	"context"
+	"encoding/json"
+	"fmt"
+	"io"
+	"log/slog"
+	"os"
+	"path/filepath"
+	"strings"
+	"time"
+
+	"github.com/spf13/cobra"
+
+	"gpupool/deploy/lab"
+	"gpupool/worker"
+	"gpupool/worker/config"
+)
+
+// flags of every server verb.
+type flags struct {
+	file      string
+	set       []string
+	dataDir   string
+	lab       string
+	readyFile string
+}
+
+// Commands are up, api, worker, allocator and pxe.
+func Commands() []*cobra.Command {
+	f := &flags{}
+	up := &cobra.Command{Use: "up", Short: "Run everything in this process: API and console, workflows, allocator, network boot", Args: cobra.NoArgs,
+		Long: "Run everything in this process, on an embedded Temporal server and SQLite. With --lab a simulated data centre on loopback runs beside it.",
+		RunE: func(cmd *cobra.Command, _ []string) error { return f.run(cmd.Context(), cmd.OutOrStdout(), nil) }}
+	up.Flags().StringVar(&f.lab, "lab", "", "run a simulated data centre beside it: \"demo\", or a lab file")
+	out := []*cobra.Command{up}
+	for role, short := range map[config.Role]string{
+		config.RoleAPI: "Run the API and console", config.RoleWorker: "Run workflows and the activities of the sites",
+		config.RoleAllocator: "Offer to run the regions' allocators", config.RolePXE: "Run the network boot service of the sites",
+	} {
+		out = append(out, &cobra.Command{Use: string(role), Short: short, Args: cobra.NoArgs,
+			RunE: func(cmd *cobra.Command, _ []string) error {
+				return f.run(cmd.Context(), cmd.OutOrStdout(), []config.Role{role})
+			}})
+	}
+	for _, c := range out {
+		c.Flags().StringVarP(&f.file, "config", "c", "", "configuration file (else GPUPOOL_CONFIG)")
+		c.Flags().StringArrayVar(&f.set, "set", nil, "one setting, as api.listen=:8443; repeatable")
+		c.Flags().StringVar(&f.dataDir, "data-dir", "", "folder for what the process keeps (data_dir)")
+		c.Flags().StringVar(&f.readyFile, "ready-file", "", "write {url, token, pid} as JSON here when ready (mode 0600)")
+	}
+	return out
+}
+
+func (f *flags) load(roles []config.Role) (*config.Config, error) {
+	set := f.set
+	if f.dataDir != "" {
+		set = append(set, "data_dir="+f.dataDir)
+	}
+	if roles != nil {
+		set = append(set, "roles="+string(roles[0]))
+	}
+	if f.lab != "" {
+		set = append(labSettings(), set...)
+	}
+	return config.Load(config.Source{File: f.file, Environ: os.Environ(), Set: set})
+}
+
+// Ready is what the ready file says.
+type Ready struct {
+	URL   string `json:"url"`
+	Token string `json:"token,omitempty"` // the first operator token, only when it was made by this start
+	PID   int    `json:"pid"`
+	Lab   string `json:"lab,omitempty"` // the lab's folder
+}
+
+func (f *flags) run(ctx context.Context, out io.Writer, roles []config.Role) (err error) {
+	begun := time.Now()
+	c, err := f.load(roles)
+	if err != nil {
+		return err
+	}
+	log := logger(c)
+	for _, w := range c.Warnings() {
+		log.Warn(w)
+	}
+	if f.lab != "" {
+		if err := lab.BootFiles(c.PXE.BootDir); err != nil {
+			return err
+		}
+	}
+	p, err := worker.Start(ctx, c, log)
+	if err != nil {
+		return err
+	}
+	defer p.Stop()
+	r := Ready{URL: p.URL, PID: os.Getpid()}
+	if c.Has(config.RoleAPI) {
+		if r.Token, err = p.Store.EnsureFirstToken(ctx); err != nil {
+			return err
+		}
+	}
+	labEnded := make(chan error, 1)
+	if f.lab != "" {
+		l, err := startLab(ctx, f.lab, c, p, log)
+		if err != nil {
+			return err
+		}
+		labCtx, cancel := context.WithCancel(ctx)
+		go func() { labEnded <- l.Run(labCtx) }()
+		defer func() {
+			cancel()
+			if e := <-labEnded; e != nil && err == nil {
+				err = e
+			}
+		}()
+		r.Lab = labDir(c)
+	}
+	say(out, c, r, time.Since(begun))
+	if f.readyFile != "" {
+		if err := writeReady(f.readyFile, r); err != nil {
+			return err
+		}
+	}
+	select {
+	case <-ctx.Done():
+		return nil
+	case err := <-p.Failed():
+		return err
+	case err := <-labEnded:
+		labEnded <- nil
+		if err == nil {
+			return nil
+		}
+		return fmt.Errorf("the lab ended: %w", err)
+	}
+}
+
+func say(out io.Writer, c *config.Config, r Ready, took time.Duration) {
+	fmt.Fprintf(out, "gpupool is ready (%.1f s)\n", took.Seconds())
+	if c.Has(config.RoleAPI) {
+		fmt.Fprintf(out, "  API and console   %s\n", r.URL)
+	}
+	fmt.Fprintf(out, "  data              %s\n", c.DataDir)
+	if r.Lab != "" {
+		fmt.Fprintf(out, "  lab               %s\n", r.Lab)
+	}
+	if r.Token != "" {
+		fmt.Fprintf(out, "  operator's token  %s   (shown this once; only its hash is kept)\n\nNext, in another shell:\n  gpupool login --url %s     it asks for the token\n  gpupool overview\n", r.Token, r.URL)
+	}
+}
+
+func writeReady(path string, r Ready) error {
+	b, err := json.Marshal(r)
+	if err != nil {
+		return err
+	}
+	tmp := path + ".new"
+	if err := os.WriteFile(tmp, b, 0o600); err != nil {
+		return fmt.Errorf("ready file: %w", err)
+	}
+	return os.Rename(tmp, path)
+}
+
+func logger(c *config.Config) *slog.Logger {
+	var level slog.Level
+	if err := level.UnmarshalText([]byte(c.Log.Level)); err != nil {
+		level = slog.LevelInfo // Validate has refused what is no level
+	}
+	o := &slog.HandlerOptions{Level: level}
+	var h slog.Handler = slog.NewTextHandler(os.Stderr, o)
+	if c.Log.Format == config.FormatJSON || c.Log.Format == config.FormatAuto && !terminal(os.Stderr) {
+		h = slog.NewJSONHandler(os.Stderr, o)
+	}
+	log := slog.New(h)
+	slog.SetDefault(log)
+	return log
+}
+
+func terminal(f *os.File) bool {
+	i, err := f.Stat()
+	return err == nil && i.Mode()&os.ModeCharDevice != 0
+}
+
+func labDir(c *config.Config) string { return filepath.Join(c.DataDir, "lab") }
+
+// labSettings make the boot service answer the lab's relay on loopback, on ports that need no root. What the user sets
+// goes before them.
+func labSettings() []string {
+	return []string{"regions=eu-north", "sites=lab", "pxe.mode=relay", "pxe.server_id=127.0.0.1", "pxe.dhcp_listen=127.0.0.1:0", "pxe.tftp_listen=127.0.0.1:0", "pxe.http_listen=127.0.0.1:0",
+		"pxe.subnets=[{cidr: 127.77.0.0/16, range: 127.77.1.1-127.77.9.250}]"}
+}
+
+func startLab(ctx context.Context, name string, c *config.Config, p *worker.Process, log *slog.Logger) (*lab.Lab, error) {
+	lc := lab.Config{Servers: lab.Demo()}
+	if name != "demo" {
+		var err error
+		if lc, err = lab.ReadConfig(name); err != nil {
+			return nil, err
+		}
+	}
+	if p.Boot == nil {
+		return nil, fmt.Errorf("--lab needs the boot service: pxe.mode is %q", c.PXE.Mode)
+	}
+	lc.Dir, lc.Log = labDir(c), log.With("part", "lab")
+	lc.DHCP, lc.TFTPPort = p.Boot.Addrs().DHCP.String(), int(p.Boot.Addrs().TFTP.Port())
+	l, err := lab.New(lc)
+	if err != nil {
+		return nil, err
+	}
+	log.Info("lab runs", "servers", strings.Join(names(l.State()), " "))
+	return l, ctx.Err()
+}
+
+func names(s []lab.ServerState) []string {
+	var out []string
+	for _, v := range s {
+		out = append(out, v.Name)
+	}
+	return out
+}
