@@ -10,6 +10,7 @@ mapfile -t properties < <(grep -rlE 'rapid\.(Check|MakeCheck)' --include='*_test
 
 parts=$((${#targets[@]} + ${#properties[@]}))
 [ "$parts" -gt 0 ] || { echo "no fuzz target and no property test found" >&2; exit 1; }
+mkdir -p build
 share=$((seconds / parts > 0 ? seconds / parts : 1))
 echo "${#targets[@]} fuzz targets and ${#properties[@]} packages with property tests, ${share}s each"
 
@@ -21,7 +22,7 @@ done
 for folder in "${properties[@]}"; do
 	# Fresh seeds in every round: rapid's default is one per run.
 	end=$((SECONDS + share)) rounds=0
-	go test -c -o build/soak.test "$folder"
+	go test -c -o build/soak.test "$folder" || { failed=1; continue; }
 	while [ "$rounds" -eq 0 ] || [ "$SECONDS" -lt "$end" ]; do
 		(cd "$folder" && timeout 600 "$OLDPWD/build/soak.test" -rapid.checks 500 >"$OLDPWD/build/soak.log" 2>&1) || {
 			cat build/soak.log
