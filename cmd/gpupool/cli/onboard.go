@@ -273,7 +273,8 @@ func (w *watch) read(f *followed) error {
 		return nil
 	}
 	f.starting = false
-	stopped := s.Failure != nil && (f.stale.IsZero() || lastFailure(f.steps) != f.stale)
+	// The server may be read before the verb took hold and the steps after: only a later failure than the answered one counts.
+	stopped := s.Failure != nil && (f.stale.IsZero() || lastFailure(f.steps) > f.stale)
 	f.over = stopped || s.Phase != schema.PhaseOnboarding
 	return nil
 }
