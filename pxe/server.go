@@ -261,9 +261,10 @@ func (s *Server) Run(ctx context.Context) error {
 	defer s.Close()
 	stop := make(chan struct{})
 	handed := make(chan struct{})
+	keep := context.WithoutCancel(ctx) // taken here: ctx is assigned anew below
 	go func() {
 		defer close(handed)
-		s.evidence.run(context.WithoutCancel(ctx), stop)
+		s.evidence.run(keep, stop)
 	}()
 	defer func() {
 		close(stop)

@@ -86,6 +86,14 @@ func Parse(b []byte) (*Packet, error) {
 	return p, nil
 }
 
+// headerMAC is the hardware address of what may be a message, in boot.MAC form; Parse says whether it is one.
+func headerMAC(b []byte) (string, bool) {
+	if len(b) < headerLen || b[2] == 0 || b[2] > 16 {
+		return "", false
+	}
+	return boot.MAC(b[28 : 28+b[2]]), true
+}
+
 // overload reads the options that option 52 says are in file and sname: RFC 2131 section 4.1 orders them so.
 func (p *Packet) overload(b []byte) error {
 	o := p.Options.Get(dhcpv4.OptionOptionOverload)

@@ -95,6 +95,9 @@ type conn struct {
 	from netip.Addr
 }
 
+// readBuffer holds what comes in while the reader is not scheduled: about 8000 packets.
+const readBuffer = 8 << 20
+
 // Serve reads the sockets until ctx ends: main is on port 67, pxe on 4011 (nil = none). It closes both.
 func (s *Server) Serve(ctx context.Context, main, pxe net.PacketConn) error {
 	ctx, cancel := context.WithCancel(ctx)
@@ -119,6 +122,9 @@ func (s *Server) Serve(ctx context.Context, main, pxe net.PacketConn) error {
 		p := ipv4.NewPacketConn(c)
 		if err := p.SetControlMessage(ipv4.FlagDst|ipv4.FlagInterface, true); err != nil {
 			s.log.Warn("can't tell where packets come in; only relayed clients are answered", "err", err)
+		}
+		if u, ok := c.(interface{ SetReadBuffer(int) error }); ok {
+			_ = u.SetReadBuffer(readBuffer) // the system's limit may be lower
 		}
 		open = append(open, c)
 		readers.Go(func() { errs <- s.read(ctx, &conn{p, c == pxe, link, s.cfg.ServerID}, queues) })
@@ -183,15 +189,16 @@ func (s *Server) read(ctx context.Context, c *conn, queues []chan packet) error 
 			s.log.Warn("dhcp read", "err", err)
 			continue
 		}
+		// The gate comes before everything that costs: a flood is turned away by a look at the header.
+		if mac, ok := headerMAC(buf[:n]); ok && !s.gate.admit(mac, s.now()) {
+			s.Metrics.limited.Add(1)
+			continue
+		}
 		p, err := Parse(buf[:n])
 		if err != nil {
 			var g Garbage
 			errors.As(err, &g)
 			s.Metrics.dropped(g)
-			continue
-		}
-		if !s.gate.admit(p.MAC, s.now()) {
-			s.Metrics.limited.Add(1)
 			continue
 		}
 		a := Arrival{PXEPort: c.pxe}

@@ -264,7 +264,7 @@ func (s *slow) Commit(ctx context.Context, now time.Time, batch []schema.Lease) 
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	s.commits++
-	time.Sleep(5 * time.Millisecond) // a disk
+	<-time.After(5 * time.Millisecond) // a disk
 	return s.Memory.Commit(ctx, now, batch)
 }
 

@@ -20,6 +20,7 @@ type vm struct {
 	mac  string
 	uefi bool // OVMF's own network stack, without qemu's iPXE ROM
 	http bool // UEFI HTTP boot only
+	sb   bool // Secure Boot with the keys of Microsoft enrolled
 	tap  string
 }
 
@@ -30,20 +31,27 @@ func (s *site) power(t *testing.T, v vm, bridge string) (console string) {
 	ip(t, "tuntap add "+v.tap+" mode tap")
 	t.Cleanup(func() { exec.Command("ip", "link", "del", v.tap).Run() })
 	ip(t, "link set "+v.tap+" master "+bridge+" up")
-	args := []string{"-machine", "q35,accel=tcg,graphics=off", "-cpu", "qemu64", "-m", "512", "-nodefaults", "-display", "none", "-serial", "stdio", "-no-reboot",
+	machine, code, empty := "q35,accel=tcg,graphics=off", "/usr/share/OVMF/OVMF_CODE_4M.fd", "/usr/share/OVMF/OVMF_VARS_4M.fd"
+	if v.sb {
+		machine, code, empty = machine+",smm=on", "/usr/share/OVMF/OVMF_CODE_4M.ms.fd", "/usr/share/OVMF/OVMF_VARS_4M.ms.fd"
+	}
+	args := []string{"-machine", machine, "-cpu", "qemu64", "-m", "512", "-nodefaults", "-display", "none", "-serial", "stdio", "-no-reboot",
 		"-uuid", "11111111-2222-3333-4444-555555555502", "-netdev", "tap,id=n0,ifname=" + v.tap + ",script=no,downscript=no", "-device", "virtio-rng-pci"}
 	nic := "virtio-net-pci,netdev=n0,bootindex=1,mac=" + v.mac
 	if v.uefi {
 		vars := filepath.Join(t.TempDir(), "vars.fd")
-		b, err := os.ReadFile("/usr/share/OVMF/OVMF_VARS_4M.fd")
+		b, err := os.ReadFile(empty)
 		if err != nil {
 			t.Skip("no OVMF (Debian package ovmf)")
 		}
 		if err := os.WriteFile(vars, b, 0o600); err != nil {
 			t.Fatal(err)
 		}
-		args = append(args, "-drive", "if=pflash,format=raw,unit=0,readonly=on,file=/usr/share/OVMF/OVMF_CODE_4M.fd", "-drive", "if=pflash,format=raw,unit=1,file="+vars)
+		args = append(args, "-drive", "if=pflash,format=raw,unit=0,readonly=on,file="+code, "-drive", "if=pflash,format=raw,unit=1,file="+vars)
 		nic += ",romfile="
+		if v.sb {
+			args = append(args, "-global", "driver=cfi.pflash01,property=secure,value=on", "-global", "ICH9-LPC.disable_s3=1")
+		}
 		for opt, off := range map[string]bool{"IPv4PXESupport": v.http, "IPv6PXESupport": true} {
 			if off {
 				args = append(args, "-fw_cfg", "name=opt/org.tianocore/"+opt+",string=n")
@@ -148,4 +156,19 @@ func TestOVMFBehindARelay(t *testing.T) {
 	s.Put(boot.Machine{ID: "srv-relay", Name: "relayed", Phase: schema.PhaseAvailable}, v.mac)
 	s.power(t, v, "br1")
 	s.reaches(v.mac, "boot from disk")
+}
+
+// TestSecureBootThroughShimAndGRUB: firmware that runs only what Microsoft has signed gets to its own GRUB script.
+func TestSecureBootThroughShimAndGRUB(t *testing.T) {
+	s := newSite(t, func(c *pxe.Config) { c.SecureBoot = true })
+	for _, f := range []string{"shimx64.efi", "grubx64.efi"} {
+		if _, err := os.Stat(filepath.Join(s.root, f)); err != nil {
+			t.Skipf("no signed %s (Debian packages shim-signed, grub-efi-amd64-signed)", f)
+		}
+	}
+	v := vm{mac: "52:54:00:77:03:06", tap: "tap6", uefi: true, sb: true}
+	s.Put(boot.Machine{ID: "srv-sb", Name: "secure"}, v.mac)
+	s.Arm("srv-sb", 2)
+	s.power(t, v, "br0")
+	s.reaches(v.mac, "grub.cfg: install")
 }

@@ -115,7 +115,7 @@ func daemon(t *testing.T, port string, args ...string) func() {
 	if err := c.Start(); err != nil {
 		t.Fatal(err)
 	}
-	for end := time.Now().Add(10 * time.Second); ; time.Sleep(50 * time.Millisecond) {
+	for end := time.Now().Add(10 * time.Second); ; <-time.After(50 * time.Millisecond) {
 		b, _ := exec.Command("ss", "-Hlnut").Output()
 		if strings.Contains(string(b), ":"+port+" ") || strings.Contains(string(b), ":"+port+"\n") {
 			break

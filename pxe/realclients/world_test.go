@@ -147,7 +147,7 @@ func (s *site) host(t *testing.T, n int, bridge string) *host {
 		if time.Now().After(end) {
 			t.Fatal("no namespace")
 		}
-		time.Sleep(5 * time.Millisecond)
+		<-time.After(5 * time.Millisecond)
 	}
 	h.join(n, "eth0", bridge, h.mac)
 	h.run("ip link set lo up")
@@ -238,7 +238,7 @@ func (s *site) leased(mac string) string {
 func (h *host) waitUp(port int) {
 	h.t.Helper()
 	hex := fmt.Sprintf(":%04X ", port)
-	for end := time.Now().Add(5 * time.Second); time.Now().Before(end); time.Sleep(20 * time.Millisecond) {
+	for end := time.Now().Add(5 * time.Second); time.Now().Before(end); <-time.After(20 * time.Millisecond) {
 		if b, err := os.ReadFile("/proc/" + h.pid + "/net/udp"); err == nil && strings.Contains(string(b), hex) {
 			return
 		}
