@@ -10,7 +10,8 @@ type accountKey struct{ tenant, project string }
 // account is what a tenant (project "") or a project may hold and holds.
 type account struct {
 	accountKey
-	parent     *account // the tenant of a project
+	parent     *account   // the tenant of a project
+	chain      []*account // itself and its parent: what it holds counts for each
 	weight     float64
 	maxRunning int
 	running    int
@@ -42,6 +43,10 @@ func (s *State) account(tenant, project string) *account {
 		if project != "" {
 			a.parent = s.account(tenant, "")
 		}
+		a.chain = []*account{a}
+		if a.parent != nil {
+			a.chain = append(a.chain, a.parent)
+		}
 		s.accounts[key] = a
 	}
 	return a
@@ -55,14 +60,8 @@ func (a *account) level() string {
 	return "project " + a.tenant + "/" + a.project
 }
 
-// chain calls for the project, if any, and its tenant.
-func (s *State) chain(tenant, project string) []*account {
-	a := s.account(tenant, project)
-	if a.parent == nil {
-		return []*account{a}
-	}
-	return []*account{a, a.parent}
-}
+// chain is the project, if any, and its tenant.
+func (s *State) chain(tenant, project string) []*account { return s.account(tenant, project).chain }
 
 func (a *account) of(model string) *held {
 	h := a.held[model]

@@ -50,14 +50,11 @@ func (s *State) Cycle(now time.Time) Result {
 	if s.dirty {
 		st.reserved, st.first, st.blocked = map[*family]int{}, map[*family]bool{}, map[*family]bool{}
 		st.tried = map[tryKey]bool{}
-		for _, pl := range s.plans {
-			if !pl.claim {
-				st.reserved[pl.job.shape.spec.family]++
-			}
-		}
+		s.walks++
 		s.keepPlans(&out)
 		s.walk(&out)
 		s.dropStale()
+		slices.SortStableFunc(s.plans, func(a, b *plan) int { return cmp.Compare(a.job.turn.n, b.job.turn.n) })
 		st.lines = map[*family]*line{}
 		s.judge()
 		s.dirty = false
@@ -160,12 +157,7 @@ func (s *State) anyDue() bool {
 
 // walkLevel goes through one priority, of all shapes or of those within their guarantee.
 func (s *State) walkLevel(level int, due bool, out *Result) {
-	for _, pl := range slices.Clone(s.plans) {
-		if j := pl.job; j.plan == pl && !pl.claim && j.Priority == level && !j.removed && j.parked == "" &&
-			(!due || pl.due) && j.shape.blocked != s.cycle {
-			s.tryPlanned(j, out)
-		}
-	}
+	s.walkHeads(level, due, out)
 	lines := s.entries(level)
 	for len(lines) > 0 {
 		e := lines[0]
@@ -193,6 +185,35 @@ func (s *State) walkLevel(level int, due bool, out *Result) {
 			sh.blocked = s.cycle
 		}
 	}
+}
+
+// walkHeads gives the job that headed its family in the last cycle its turn before the others of its priority: fair
+// share may reorder tenants from cycle to cycle, but a promised start stays promised. An older job of its own line
+// still comes first.
+func (s *State) walkHeads(level int, due bool, out *Result) {
+	if s.cfg.Order == FIFO {
+		return
+	}
+	seen := map[*family]bool{}
+	for _, pl := range slices.Clone(s.plans) {
+		j := pl.job
+		if j.plan != pl || pl.claim || j.Priority != level || j.removed || j.parked != "" || due && !pl.due {
+			continue
+		}
+		fam := j.shape.spec.family
+		if !seen[fam] && !s.olderWaits(j) && j.shape.blocked != s.cycle {
+			s.tryPlanned(j, out)
+		}
+		seen[fam] = true
+	}
+}
+
+// olderWaits says whether a job of the same line and family was submitted before.
+func (s *State) olderWaits(j *job) bool {
+	return slices.ContainsFunc(j.shape.group.shapes, func(sh *shape) bool {
+		first := sh.queue.first()
+		return sh.spec.family == j.shape.spec.family && first != nil && before(first, j)
+	})
 }
 
 // priorities of waiting jobs, highest first.
@@ -310,9 +331,8 @@ func (s *State) advance(sh *shape, out *Result) bool {
 		return false
 	}
 	j := sh.queue.first()
-	if j.plan != nil {
-		// Tried as the head of its family already.
-		return s.fill(sh, j, out)
+	if j.turn.walk == s.walks {
+		return s.fill(sh, j, out) // it had its turn already
 	}
 	fam := sh.spec.family
 	if s.cfg.NoBackfill && s.stats.blocked[fam] {
@@ -331,6 +351,8 @@ func (s *State) block(j *job, out *Result) {
 	fam := j.shape.spec.family
 	s.stats.first[fam] = !s.stats.blocked[fam]
 	s.stats.blocked[fam] = true
+	s.turns++
+	j.turn = turn{s.walks, s.turns}
 	if j.plan != nil && j.plan.claim {
 		return
 	}

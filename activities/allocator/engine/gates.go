@@ -95,7 +95,7 @@ func (s *State) fixable(sh *shape) verdict {
 // quotaMost is the most the shape's project could ever hold of a model.
 func (s *State) quotaMost(sh *shape, model string) int64 {
 	most := far
-	for _, a := range s.chain(sh.tenant, sh.project) {
+	for _, a := range sh.group.account.chain {
 		for _, m := range modelKeys(model) {
 			if q := a.quotas[m]; q != nil && q.limit != NoLimit {
 				most = min(most, q.limit)
@@ -106,7 +106,7 @@ func (s *State) quotaMost(sh *shape, model string) int64 {
 }
 
 func (s *State) jobLimit(sh *shape) verdict {
-	for _, a := range s.chain(sh.tenant, sh.project) {
+	for _, a := range sh.group.account.chain {
 		if a.maxRunning > 0 && a.running >= a.maxRunning {
 			return verdict{code: JobLimit, account: a, used: int64(a.running), limit: int64(a.maxRunning)}
 		}
@@ -121,7 +121,7 @@ func (s *State) jobLimit(sh *shape) verdict {
 
 func (s *State) quotaGate(sh *shape, model string) verdict {
 	asked := sh.milli()
-	for _, a := range s.chain(sh.tenant, sh.project) {
+	for _, a := range sh.group.account.chain {
 		for _, m := range modelKeys(model) {
 			q := a.quotas[m]
 			if q == nil || q.limit == NoLimit {
@@ -143,7 +143,7 @@ func (s *State) guaranteeGate(sh *shape, model string) verdict {
 		return verdict{}
 	}
 	asked := sh.milli()
-	for _, a := range s.chain(sh.tenant, sh.project) {
+	for _, a := range sh.group.account.chain {
 		for _, m := range modelKeys(model) {
 			if !s.guarantees(m) || a.project != "" && !s.projectGuarded(a, m) {
 				continue

@@ -18,7 +18,7 @@ type line struct {
 	jobs   int // all that stand in line
 }
 
-// level is one priority: what is in all higher ones, and its own planned jobs.
+// level is one priority: what is in all higher ones, and its own jobs with a planned start, in the order of their turns; none for FIFO.
 type level struct {
 	priority int
 	ahead    tally // in higher priorities
@@ -64,7 +64,7 @@ func (s *State) aheadOf(j *job) tally {
 	if j.before.cycle == s.cycle && !s.dirty {
 		return j.before.tally
 	}
-	t := s.lineOf(j.shape.spec.family).ahead(j, s.borrows(j.shape))
+	t := s.lineOf(j.shape.spec.family).ahead(j, s.borrows(j.shape), s.walks)
 	j.before.tally, j.before.cycle = t, s.cycle
 	if s.dirty {
 		j.before.cycle = -1
@@ -115,7 +115,7 @@ func (s *State) buildLine(f *family) *line {
 		}
 		if pl.leads() {
 			l.leads = append(l.leads, pl.job)
-		} else if lv := l.level(pl.job.Priority); lv != nil {
+		} else if lv := l.level(pl.job.Priority); lv != nil && !l.fifo {
 			lv.planned = append(lv.planned, pl.job)
 		}
 	}
@@ -201,7 +201,7 @@ func (l *line) precedes(a, b *job) bool {
 }
 
 // ahead is everything ahead of a job; borrows says whether it would take what is guaranteed to others.
-func (l *line) ahead(j *job, borrows bool) tally {
+func (l *line) ahead(j *job, borrows bool, walk int64) tally {
 	var sum tally
 	one := func(o *job) { sum.add(o.shape, 1) }
 	if j.plan.leads() {
@@ -213,10 +213,10 @@ func (l *line) ahead(j *job, borrows bool) tally {
 		}
 		return sum
 	}
-	if j.plan != nil {
+	if j.plan != nil && !l.fifo {
 		sum = l.higher(j.Priority)
 		for _, o := range l.leads {
-			if o.Priority <= j.Priority && o.plan.binds(j, borrows) {
+			if o.Priority <= j.Priority && o.plan.binds(j, borrows, walk) {
 				one(o)
 			}
 		}
@@ -232,13 +232,13 @@ func (l *line) ahead(j *job, borrows bool) tally {
 	}
 	sum = l.byOrder(j)
 	for _, o := range l.leads {
-		if !l.precedes(o, j) && o.plan.binds(j, borrows) {
+		if !l.precedes(o, j) && o.plan.binds(j, borrows, walk) {
 			one(o)
 		}
 	}
 	if lv := l.level(j.Priority); lv != nil {
 		for _, o := range lv.planned {
-			if !l.precedes(o, j) {
+			if !l.precedes(o, j) && (j.turn.walk != walk || o.turn.n < j.turn.n) {
 				one(o)
 			}
 		}

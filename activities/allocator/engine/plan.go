@@ -18,7 +18,8 @@ type plan struct {
 	bays    []*bay
 	victims []*alloc
 	grace   int64
-	order   int64 // plans of one priority take their turn in the order they were first made
+	sticky  bool // it keeps the head of its family although fair share would put others first now
+	made    int64
 	cycle   int64 // last cycle that upheld it
 	nodes   []int // accelerators of each bay, to notice a bay that shrank
 }
@@ -33,9 +34,9 @@ type hold struct {
 }
 
 // binds says whether a plan's holds stand in the way of a job. A claim's always do, and those of a job within its
-// guarantee do for one that would borrow; otherwise they do not for a job of higher priority, for one that was
-// planned before, or for one that leads itself.
-func (pl *plan) binds(j *job, borrows bool) bool {
+// guarantee do for one that would borrow; otherwise they do not for a job of higher priority, for one whose turn
+// was before, or for one that leads itself.
+func (pl *plan) binds(j *job, borrows bool, walk int64) bool {
 	own := j.plan
 	switch {
 	case pl.job == j:
@@ -46,18 +47,20 @@ func (pl *plan) binds(j *job, borrows bool) bool {
 		return false
 	case pl.due && borrows:
 		return true
-	case own != nil && own.due:
-		return pl.due && pl.order < own.order
+	case own != nil && own.due && !pl.due:
+		return false
+	case pl.job.turn.walk != walk:
+		return false // its turn comes later in this cycle
 	case pl.job.Priority != j.Priority:
 		return pl.job.Priority > j.Priority
 	}
-	return own == nil || pl.order < own.order
+	return j.turn.walk != walk || pl.job.turn.n < j.turn.n
 }
 
 // leads says whether the plan comes before the order of the queue.
 func (pl *plan) leads() bool { return pl != nil && (pl.claim || pl.due) }
 
-func (h *hold) binds(a *ask) bool { return h.plan.binds(a.job, a.borrows) }
+func (h *hold) binds(a *ask) bool { return h.plan.binds(a.job, a.borrows, a.walk) }
 
 // roomBesideHolds says whether a node that starts at from and runs until until leaves every hold that binds it what
 // it will need.
@@ -278,7 +281,7 @@ func soonest[T any](list []T, n int, compare func(a, b T) int) {
 }
 
 func (s *State) newPlan(a *ask, p *pool, bays []*bay, start int64) *plan {
-	pl := &plan{job: a.job, model: p.model, start: start, bays: bays, cycle: s.cycle, due: s.due(a.shape)}
+	pl := &plan{job: a.job, model: p.model, start: start, bays: bays, made: s.now, cycle: s.cycle, due: s.due(a.shape)}
 	for _, b := range bays {
 		pl.nodes = append(pl.nodes, len(b.ready))
 	}
@@ -297,21 +300,14 @@ func (s *State) uphold(pl *plan) {
 		from = 0
 	}
 	until := plus(max(pl.start, s.now), time.Duration(s.length(pl.job)))
-	if pl.order == 0 {
-		s.planned++
-		pl.order = s.planned
-	}
 	pl.job.plan = pl
-	place, _ := slices.BinarySearchFunc(s.plans, pl.order, func(o *plan, order int64) int { return cmp.Compare(o.order, order) })
-	s.plans = slices.Insert(s.plans, place, pl)
+	s.plans = append(s.plans, pl)
 	for _, b := range pl.bays {
 		b.srv.holds = append(b.srv.holds, &hold{pl, b, k, a.cpu, a.mem, from, until})
 		s.refresh(b.srv)
 	}
 	if pl.claim {
 		s.claim(pl.job, pl.model, +1)
-	} else {
-		s.stats.reserved[pl.job.shape.spec.family]++
 	}
 }
 
@@ -326,8 +322,6 @@ func (s *State) dropPlan(pl *plan, cause string) {
 	}
 	if pl.claim {
 		s.claim(pl.job, pl.model, -1)
-	} else {
-		s.stats.reserved[pl.job.shape.spec.family]--
 	}
 	if cause != "" {
 		s.stats.told = append(s.stats.told, Reservation{Job: pl.job.ID, Cause: cause})
@@ -366,6 +360,11 @@ func (s *State) broken(pl *plan) string {
 				return fmt.Sprintf("job %s of higher priority started on server %s", al.Job, b.srv.ID)
 			}
 		}
+		for _, al := range b.srv.allocs {
+			if ns(al.Started) >= pl.made {
+				return fmt.Sprintf("job %s, whose turn came first, started on server %s", al.Job, b.srv.ID)
+			}
+		}
 		for _, h := range b.srv.holds {
 			if h.binds(&a) {
 				return fmt.Sprintf("job %s is to start on server %s", h.plan.job.ID, b.srv.ID)
@@ -397,17 +396,23 @@ func (s *State) reserve(j *job) {
 	old := j.plan
 	a := s.askFor(j)
 	cause := ""
+	fam := j.shape.spec.family
+	if s.stats.reserved[fam] >= s.cfg.Reservations {
+		if old != nil {
+			s.dropPlan(old, "other jobs come first now")
+		}
+		return
+	}
 	if old != nil {
 		old.due = s.due(j.shape)
 		cause = s.broken(old)
 		if cause == "" {
 			old.cycle = s.cycle
-			if old.start <= s.now || !s.stats.first[j.shape.spec.family] {
+			if old.start <= s.now || !s.stats.first[fam] {
+				s.stats.reserved[fam]++
 				return
 			}
 		}
-	} else if s.stats.reserved[j.shape.spec.family] >= s.cfg.Reservations {
-		return
 	}
 	limit := far
 	if old != nil && cause == "" {
@@ -416,6 +421,7 @@ func (s *State) reserve(j *job) {
 	pl := s.planStart(&a, limit)
 	switch {
 	case old != nil && cause == "" && (pl == nil || pl.start >= old.start):
+		s.stats.reserved[fam]++
 		return
 	case pl == nil && old == nil:
 		return
@@ -428,8 +434,8 @@ func (s *State) reserve(j *job) {
 			cause = ""
 		}
 		s.dropPlan(old, "")
-		pl.order = old.order
 	}
+	s.stats.reserved[fam]++
 	s.uphold(pl)
 	s.stats.told = append(s.stats.told, pl.announce(cause))
 }

@@ -58,7 +58,7 @@ func (s *State) mayReclaim(sh *shape, model string) (tenant, project bool) {
 	if sh.first() != nil && sh.first().plan != nil && sh.first().plan.claim {
 		asked = 0 // booked as claimed already
 	}
-	for _, a := range s.chain(sh.tenant, sh.project) {
+	for _, a := range sh.group.account.chain {
 		h := a.of(model)
 		inside := a.guarantee(model) > 0 && h.used+h.claimed+asked <= a.guarantee(model)
 		if a.project == "" {
@@ -77,7 +77,7 @@ func (s *State) due(sh *shape) bool {
 	}
 	for _, p := range sh.spec.pools {
 		tenant, project := s.mayReclaim(sh, p.model)
-		if tenant || project && s.account(sh.tenant, "").guarantee(p.model) == 0 {
+		if tenant || project && sh.group.account.chain[len(sh.group.account.chain)-1].guarantee(p.model) == 0 {
 			return true
 		}
 	}
@@ -417,8 +417,11 @@ func (h *hunter) spare(found *hunt) {
 
 // tell commits a hunt: the victims are told once, and what they free is claimed for the job.
 func (s *State) tell(j *job, found *hunt, out *Result) {
-	if j.plan != nil {
-		s.dropPlan(j.plan, "")
+	var old *plan
+	cause := ""
+	if old = j.plan; old != nil {
+		cause = s.broken(old)
+		s.dropPlan(old, "")
 	}
 	grace := s.now
 	slices.SortFunc(found.victims, func(x, y *alloc) int { return strings.Compare(x.Job, y.Job) })
@@ -444,5 +447,11 @@ func (s *State) tell(j *job, found *hunt, out *Result) {
 	pl := s.newPlan(&a, found.pool, found.bays, grace)
 	pl.claim, pl.victims, pl.grace = true, found.victims, grace
 	s.uphold(pl)
-	s.stats.told = append(s.stats.told, pl.announce(""))
+	switch {
+	case old == nil || pl.start <= old.start:
+		cause = ""
+	case cause == "":
+		cause = "room is made by preemption, after the victims' grace"
+	}
+	s.stats.told = append(s.stats.told, pl.announce(cause))
 }

@@ -15,6 +15,7 @@ type job struct {
 	shape   *shape
 	parked  Code // why it is not in its shape's queue: HELD, NOT_BEFORE, DEPENDENCY...; "" = it is
 	plan    *plan
+	turn    turn
 	slot    int   // in State.ring
 	entered int64 // the last cycle that had not seen it
 	removed bool
@@ -35,6 +36,9 @@ type job struct {
 	estimated int64  // first estimate given, and its p90, to measure the error of estimates
 	worst     int64
 }
+
+// turn is when, in which walk through the queue, a job had its turn and was blocked.
+type turn struct{ walk, n int64 }
 
 // shapeKey is everything about a request that decides where, when and whether it can start, but its place in line.
 type shapeKey struct {

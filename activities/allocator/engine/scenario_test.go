@@ -36,13 +36,14 @@ type script struct {
 	servers map[string]engine.Server
 	jobs    map[string]engine.Job
 	live    map[string]engine.Start
+	sliced  map[string]bool   // specs that share an accelerator
 	held    map[string]string // accelerator -> job: what the script itself believes, against double allocation
 }
 
 func newScript(cfg engine.Config) *script {
 	return &script{
 		pool: engine.New(cfg), now: epoch, servers: map[string]engine.Server{}, jobs: map[string]engine.Job{},
-		live: map[string]engine.Start{}, held: map[string]string{},
+		live: map[string]engine.Start{}, held: map[string]string{}, sliced: map[string]bool{},
 	}
 }
 
@@ -155,6 +156,7 @@ func (sc *script) run(t *testing.T, d *datadriven.TestData) string {
 			model = ""
 		}
 		for _, name := range names(a["name"]) {
+			sc.sliced[name] = a.num("milli", 0) > 0
 			k := a.num("gpus", -1)
 			if k < 0 {
 				k, _ = strconv.Atoi(strings.TrimLeft(name, "abcdefghijklmnopqrstuvwxyz-"))
@@ -370,7 +372,7 @@ func (sc *script) cycle(t *testing.T) string {
 		sc.live[s.Job] = s
 		for _, p := range s.Places {
 			for _, dev := range p.Accelerators {
-				if by, ok := sc.held[dev]; ok {
+				if by, ok := sc.held[dev]; ok && !sc.sliced[s.Spec] {
 					t.Errorf("%s is given to %s while %s holds it", dev, s.Job, by)
 				}
 				sc.held[dev] = s.Job

@@ -48,12 +48,13 @@ type State struct {
 	waiters map[string][]*job   // jobs by the job they depend on
 	ended   map[string]string   // terminal states of jobs that others depend on
 
-	plans   []*plan                    // planned starts and claims, in the order they were made
-	planned int64                      // how many were made
-	pairs   map[string]map[string]bool // victims a job has had, each at most once
-	timers  timers
-	learn   learned
-	stats   cycleStats
+	plans  []*plan                    // planned starts and claims, in the order of their jobs' turns
+	walks  int64                      // walks through the queue so far
+	turns  int64                      // turns taken in them
+	pairs  map[string]map[string]bool // victims a job has had, each at most once
+	timers timers
+	learn  learned
+	stats  cycleStats
 }
 
 // New is an empty pool under a policy.
