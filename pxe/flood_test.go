@@ -26,6 +26,7 @@ func TestServersAreAnsweredDuringAFlood(t *testing.T) {
 	for i := range servers {
 		s.Put(boot.Machine{ID: clientMAC(i), Phase: schema.PhaseAvailable}, clientMAC(i))
 	}
+	<-time.After(3500 * time.Millisecond) // the service reads the inventory's list of MACs every 3 s
 	ctx, cancel := context.WithTimeout(t.Context(), 20*time.Second)
 	defer cancel()
 	stop := make(chan struct{})

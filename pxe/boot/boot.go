@@ -23,7 +23,7 @@ type Machine struct {
 	Name       string // sent as host name (option 12) where it is a valid one
 	Phase      schema.Phase
 	Protected  bool   // refuses every destructive step, so no install script whatever else is set
-	Arch       string // x86_64, arm64; empty = not known
+	Arch       string // x86_64, arm64, as ordered; empty = not known. What is booted follows the firmware; a difference is evidence
 	SecureBoot bool   // its firmware boots only signed first stages
 	Armed      *schema.Armed
 }

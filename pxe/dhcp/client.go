@@ -18,6 +18,9 @@ const (
 	IPXE Firmware = "ipxe" // iPXE, whatever else it says
 )
 
+// optIPXE is iPXE's encapsulated option: its features in a request, its settings in a reply.
+const optIPXE = 175
+
 // Client is who sent a message: which firmware, on which architecture.
 type Client struct {
 	Firmware Firmware
@@ -26,9 +29,8 @@ type Client struct {
 	UserOf   []string // option 77's classes
 }
 
-// IPXE marks itself in one of several ways, by version and by who built it. FlexBoot has no user class, and some
-// builds leave option 175 out, so each sign is enough (shared with smee's and warewulf's bug reports: an exact
-// comparison of option 77 hands iPXE its own binary again, for ever).
+// isIPXE takes each of iPXE's signs as enough: FlexBoot has no user class, and some builds leave option 175 out. Who
+// misses one of them hands iPXE its own binary again, for ever.
 func isIPXE(p *Packet, classes []string) bool {
 	if len(p.Options.Get(dhcpv4.GenericOptionCode(optIPXE))) > 0 {
 		return true

@@ -15,13 +15,16 @@ import (
 func (c *call) note(kind, result string) { c.noted(kind, netip.Addr{}, result) }
 
 func (c *call) noted(kind string, ip netip.Addr, result string) {
-	e := schema.BootEvidence{Kind: kind, MAC: c.p.MAC, IP: text(ip), Server: c.m.ID, Bytes: 0, Result: result}
+	e := schema.BootEvidence{Kind: kind, MAC: c.p.MAC, IP: text(ip), Server: c.m.ID, Result: result}
 	if c.m.Armed != nil {
 		e.Attempt = c.m.Armed.Attempt
 	}
 	switch kind {
 	case boot.KindDiscover:
 		e.What = c.p.Client.describe()
+		if cpu := c.p.Client.Arch.cpu(); cpu != "" && c.m.Arch != "" && cpu != c.m.Arch {
+			e.What += ", where the inventory says " + c.m.Arch
+		}
 	case boot.KindOffer, boot.KindAck, boot.KindProxy, boot.KindLoop:
 		e.What = c.boot.File
 	}

@@ -13,18 +13,19 @@ import (
 type Garbage string
 
 const (
-	TooShort      Garbage = "too-short"
-	NotRequest    Garbage = "not-a-bootrequest"
-	BadHardware   Garbage = "bad-hardware-address"
-	BadCookie     Garbage = "bad-cookie"
-	BadOptions    Garbage = "bad-options"
-	BadType       Garbage = "bad-message-type"
-	BadValue      Garbage = "bad-option-value"
-	headerLen             = 236 // RFC 2131 section 2: up to and without the cookie
-	maxHops               = 16  // RFC 1542 section 4.1.1: a packet with more has been around in a loop
-	TooManyHops   Garbage = "too-many-hops"
-	optIPXE               = 175
-	optSubnetMask         = 1
+	TooShort    Garbage = "too-short"
+	NotRequest  Garbage = "not-a-bootrequest"
+	BadHardware Garbage = "bad-hardware-address"
+	TooManyHops Garbage = "too-many-hops"
+	BadCookie   Garbage = "bad-cookie"
+	BadOptions  Garbage = "bad-options"
+	BadType     Garbage = "bad-message-type"
+	BadValue    Garbage = "bad-option-value"
+)
+
+const (
+	headerLen = 236 // RFC 2131 section 2: up to and without the cookie
+	maxHops   = 16  // RFC 1542 section 4.1.1: a packet with more has been around in a loop
 )
 
 func (g Garbage) Error() string { return "dropped: " + string(g) }

@@ -27,12 +27,15 @@ const (
 	HTTPUBoot32 Arch = 23
 	HTTPUBoot64 Arch = 24
 	ArchUnknown Arch = 0xffff
-	secureX64        = "shimx64.efi"
-	secureArm64      = "shimaa64.efi"
-	x64Stage         = "snponly.efi"
-	arm64Stage       = "snponly-arm64.efi"
-	arm32Stage       = "snponly-arm32.efi"
-	ia32Stage        = "snponly-ia32.efi"
+)
+
+const (
+	x64Stage    = "snponly.efi"
+	arm64Stage  = "snponly-arm64.efi"
+	arm32Stage  = "snponly-arm32.efi"
+	ia32Stage   = "snponly-ia32.efi"
+	secureX64   = "shimx64.efi"
+	secureArm64 = "shimaa64.efi"
 )
 
 // Stages is the first program each architecture is given: iPXE on the firmware's own network driver. snponly, not
@@ -50,6 +53,17 @@ func (a Arch) known() bool { _, ok := Stages[a]; return ok }
 // overHTTP reports whether firmware of this architecture number fetches by HTTP.
 func (a Arch) overHTTP() bool {
 	return a >= HTTPIA32 && a <= HTTPBIOS || a == HTTPUBoot32 || a == HTTPUBoot64
+}
+
+// cpu is the architecture in the inventory's words; empty where it isn't one of those.
+func (a Arch) cpu() string {
+	switch a {
+	case EFIX64, EFIBC, HTTPX64, HTTPBC:
+		return "x86_64"
+	case EFIArm64, HTTPArm64, UBootArm64, HTTPUBoot64:
+		return "arm64"
+	}
+	return ""
 }
 
 // String names the architecture for evidence.

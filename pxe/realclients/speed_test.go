@@ -7,10 +7,12 @@ import (
 	"encoding/json"
 	"fmt"
 	"log/slog"
+	"net/netip"
 	"os"
 	"os/exec"
 	"path/filepath"
 	"regexp"
+	"runtime"
 	"strconv"
 	"strings"
 	"sync"
@@ -196,6 +198,7 @@ func TestSpeed(t *testing.T) {
 	stop()
 	db.Close()
 
+	add("memory for 10,000 leases", "MiB", leaseMemory(t), nil)
 	files(t, h, dir, add)
 	if name := os.Getenv("BENCH_JSON"); name != "" {
 		b, _ := json.MarshalIndent(all, "", "  ")
@@ -210,6 +213,33 @@ func TestSpeed(t *testing.T) {
 			}
 		}
 	}
+}
+
+// leaseMemory is what 10,000 leases and the book over them take.
+func leaseMemory(t *testing.T) float64 {
+	t.Helper()
+	heap := func() float64 {
+		runtime.GC()
+		var m runtime.MemStats
+		runtime.ReadMemStats(&m)
+		return float64(m.HeapAlloc) / (1 << 20)
+	}
+	before := heap()
+	b := lease.NewBook(lease.NewMemory(), lease.Options{})
+	p := lease.Pool{Subnet: "10.88.0.0/16", Prefix: netip.MustParsePrefix("10.88.0.0/16"), Ranges: []lease.Range{{From: netip.MustParseAddr("10.88.1.0"), To: netip.MustParseAddr("10.88.250.255")}}}
+	for i := range 10_000 {
+		mac := fmt.Sprintf("00:0c:00:00:%02x:%02x", i>>8, i&255)
+		a, err := b.Offer(t.Context(), p, mac, netip.Addr{})
+		if err != nil {
+			t.Fatal(err)
+		}
+		if _, err := b.Bind(t.Context(), p, lease.Claim{MAC: mac, IP: a, For: time.Hour, Server: "srv-" + mac}); err != nil {
+			t.Fatal(err)
+		}
+	}
+	used := heap() - before
+	runtime.KeepAlive(b)
+	return used
 }
 
 // files compares TFTP and HTTP with one client and with 64.
