@@ -222,8 +222,11 @@ func orDefault(s, def string) string {
 // until reads a state again and again until ok, or until the time is up; then it is false. An error of a single read is
 // kept and tried over: BMCs drop out for moments while they switch power.
 func (c *Client) until(ctx context.Context, limit time.Duration, ok func(context.Context) (bool, error)) (bool, error) {
+	return poll(ctx, c.conn.pool.cfg.Timing.Poll, limit, ok)
+}
+
+func poll(ctx context.Context, every, limit time.Duration, ok func(context.Context) (bool, error)) (bool, error) {
 	deadline := now().Add(limit)
-	poll := c.conn.pool.cfg.Timing.Poll
 	for {
 		done, err := ok(ctx)
 		switch {
@@ -236,7 +239,7 @@ func (c *Client) until(ctx context.Context, limit time.Duration, ok func(context
 		if left <= 0 {
 			return false, err
 		}
-		if err := sleep(ctx, min(poll, left)); err != nil {
+		if err := sleep(ctx, min(every, left)); err != nil {
 			return false, err
 		}
 	}

@@ -34,6 +34,7 @@ type Pool struct {
 
 	mu     sync.Mutex
 	conns  map[string]*conn
+	ipmi   map[string]chan struct{} // by address: one IPMI session at a time
 	closed bool
 }
 
@@ -46,7 +47,7 @@ func NewPool(cfg Config) *Pool {
 	if cfg.Burst <= 0 {
 		cfg.Burst = max(1, int(cfg.Rate))
 	}
-	p := &Pool{cfg: cfg, shared: cfg.Shared, log: cfg.Log, conns: map[string]*conn{}}
+	p := &Pool{cfg: cfg, shared: cfg.Shared, log: cfg.Log, conns: map[string]*conn{}, ipmi: map[string]chan struct{}{}}
 	if p.shared == nil {
 		p.shared = NewShared()
 	}
@@ -66,7 +67,7 @@ func (p *Pool) Client(ep Endpoint) (*Client, error) {
 		return nil, fmt.Errorf("bmc %s: no credential", ep.Address)
 	}
 	if ep.Protocol == IPMI {
-		return nil, fmt.Errorf("bmc %s: protocol ipmi has its own client, see DialIPMI", ep.Address)
+		return nil, fmt.Errorf("bmc %s: protocol ipmi has its own client, see Pool.IPMI", ep.Address)
 	}
 	base, err := parseAddress(ep.Address)
 	if err != nil {

@@ -1,0 +1,190 @@
+package bmc_test
+
+import (
+	"errors"
+	"fmt"
+	"net"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"strings"
+	"testing"
+	"time"
+
+	"gpupool/activities/bmc"
+)
+
+// ipmiSim starts OpenIPMI's simulator, a BMC that isn't ours. Its machine is a folder: power, boot and identify are files.
+func ipmiSim(t *testing.T) (address, machine string) {
+	t.Helper()
+	sim, err := exec.LookPath("ipmi_sim")
+	if err != nil {
+		t.Skip("no ipmi_sim: install the package openipmi")
+	}
+	dir := t.TempDir()
+	write := func(name string, mode os.FileMode, text string) string {
+		t.Helper()
+		p := filepath.Join(dir, name)
+		if err := os.WriteFile(p, []byte(text), mode); err != nil {
+			t.Fatal(err)
+		}
+		return p
+	}
+	l, err := net.ListenPacket("udp4", "127.0.0.1:0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	port := l.LocalAddr().(*net.UDPAddr).Port
+	l.Close()
+	write("power", 0o644, "0")
+	write("boot", 0o644, "none")
+	// The simulator calls: control get <what>..., control set <what> <value>...
+	control := write("control", 0o755, `#!/bin/sh
+cd "`+dir+`" || exit 1
+op=$1; shift
+while [ $# -gt 0 ]; do
+  if [ "$op" = set ]; then
+    printf %s "$2" > "$1"; shift 2
+  else
+    printf '%s:%s\n' "$1" "$(cat "$1" 2>/dev/null || echo 0)"; shift
+  fi
+done
+`)
+	lan := write("lan.conf", 0o644, fmt.Sprintf(`name "lab"
+set_working_mc 0x20
+  startlan 1
+    addr 127.0.0.1 %d
+    priv_limit admin
+    allowed_auths_callback none md2 md5 straight
+    allowed_auths_user none md2 md5 straight
+    allowed_auths_operator none md2 md5 straight
+    allowed_auths_admin none md2 md5 straight
+    guid a123456789abcdefa123456789abcdef
+  endlan
+  chassis_control "%s"
+  user 1 true "" "test" user 10 none md2 md5 straight
+  user 2 true "admin" "right-password" admin 10 none md2 md5 straight
+`, port, control))
+	emu := write("bmc.emu", 0o644, `mc_setbmc 0x20
+mc_add 0x20 0 no-device-sdrs 0x23 9 8 0x9f 0x1291 0xf02 persist_sdr
+sel_enable 0x20 1000 0x0a
+sel_add 0x20 0x02 0x01 0x02 0x03 0x04 0x20 0x00 0x04 0x01 0x30 0x01 0x59 0x64 0x5f
+sensor_add 0x20 0 1 1 1
+sensor_set_event_support 0x20 0 1 enable scanning per-state 000000000000000 000000000000000 000000000000000 000000000000000
+sensor_set_value 0x20 0 1 41 0
+main_sdr_add 0x20 0x00 0x00 0x51 0x01 0x2f 0x20 0x00 0x01 0x07 0x01 0x67 0x48 0x01 0x01 0x00 0x00 0x00 0x00 0x00 0x00 0x00 0x01 0x00 0x00 0x01 0x00 0x00 0x00 0x00 0x00 0x00 0x00 0x00 0x00 0xff 0x00 0x00 0x00 0x00 0x00 0x00 0x00 0x00 0x00 0x00 0x00 0x00 0xc4 0x54 0x65 0x6d 0x70
+mc_enable 0x20
+`)
+	cmd := exec.CommandContext(t.Context(), sim, "-c", lan, "-f", emu, "-s", filepath.Join(dir, "state"), "-n")
+	var out strings.Builder
+	cmd.Stdout, cmd.Stderr = &out, &out
+	if err := cmd.Start(); err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() {
+		_ = cmd.Process.Kill()
+		_ = cmd.Wait() // killed
+		if t.Failed() {
+			t.Log(out.String())
+		}
+	})
+	address = fmt.Sprintf("127.0.0.1:%d", port)
+	return address, dir
+}
+
+func TestIPMIDrivesASimulatorThatIsNotOurs(t *testing.T) {
+	t.Parallel()
+	address, machine := ipmiSim(t)
+	timing := quick
+	timing.Call, timing.Poll = 4*time.Second, 20*time.Millisecond
+	p := pool(t, bmc.Config{Timing: timing})
+	open := func(password string) *bmc.IPMIClient {
+		c, err := p.IPMI(bmc.Endpoint{Address: address, Protocol: bmc.IPMI, Credential: bmc.Static("admin", password)})
+		if err != nil {
+			t.Fatal(err)
+		}
+		return c
+	}
+	c := open("right-password")
+	eventually(t, "the simulator answers", func() bool { _, err := c.Power(t.Context()); return err == nil })
+	ctx := t.Context()
+	file := func(name string) string {
+		b, err := os.ReadFile(filepath.Join(machine, name))
+		if err != nil {
+			t.Fatal(err)
+		}
+		return strings.TrimSpace(string(b))
+	}
+
+	set, err := c.BootOnceFromNetwork(ctx, bmc.PXE)
+	if err != nil || set.Target != "Pxe" || set.Enabled != "Once" {
+		t.Fatalf("boot %+v, %v", set, err)
+	}
+	if got := file("boot"); got != "pxe" {
+		t.Fatalf("the machine would boot %s", got)
+	}
+	if _, err := c.BootOnceFromNetwork(ctx, bmc.UEFIHTTP); !errors.Is(err, bmc.ErrUnsupported) {
+		t.Fatalf("http boot: %v", err)
+	}
+	for _, step := range []struct {
+		want bmc.Want
+		file string
+	}{{bmc.On, "1"}, {bmc.On, "1"}, {bmc.Cycle, "1"}, {bmc.Off, "0"}, {bmc.Off, "0"}} {
+		if err := c.SetPower(ctx, step.want); err != nil {
+			t.Fatalf("%s: %v", step.want, err)
+		}
+		if got := file("power"); got != step.file {
+			t.Fatalf("after %s the machine's power is %s", step.want, got)
+		}
+	}
+	if err := c.ClearBootOverride(ctx); err != nil {
+		t.Fatal(err)
+	}
+	if err := c.LocateLED(ctx, true); err != nil {
+		t.Fatal(err)
+	}
+	id, err := c.Identify(ctx)
+	if err != nil || id.BMCFirmware == "" {
+		t.Fatalf("identity %+v, %v", id, err)
+	}
+	sensors, err := c.Sensors(ctx)
+	if err != nil || len(sensors) != 1 || sensors[0].Name != "Temp" || sensors[0].Value == nil || *sensors[0].Value != 41 {
+		t.Fatalf("sensors %+v, %v", sensors, err)
+	}
+	entries, cursor, err := c.LogEntries(ctx, nil)
+	if err != nil || len(entries) == 0 || !entries[0].History {
+		t.Fatalf("log %+v, %v", entries, err)
+	}
+	if again, _, err := c.LogEntries(ctx, cursor); err != nil || len(again) != 0 {
+		t.Fatalf("log again %+v, %v", again, err)
+	}
+
+	for range 5 {
+		if _, err := open("wrong-password").Power(ctx); !errors.Is(err, bmc.ErrCredential) || strings.Contains(err.Error(), "wrong-password") {
+			t.Fatalf("wrong password: %v", err)
+		}
+	}
+	if _, err := c.Power(ctx); err != nil {
+		t.Fatalf("the right password after it: %v", err)
+	}
+}
+
+func TestAnIPMIBMCThatIsNotThereIsUnreachable(t *testing.T) {
+	t.Parallel()
+	l, err := net.ListenPacket("udp4", "127.0.0.1:0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer l.Close() // takes datagrams and never answers
+	timing := quick
+	timing.Call = time.Second
+	p := pool(t, bmc.Config{Timing: timing})
+	c, err := p.Controller(bmc.Endpoint{Address: l.LocalAddr().String(), Protocol: bmc.IPMI, Credential: bmc.Static("a", "b")})
+	if err != nil {
+		t.Fatal(err)
+	}
+	start := time.Now()
+	if _, err := c.Power(t.Context()); !errors.Is(err, bmc.ErrUnreachable) || time.Since(start) > 5*time.Second {
+		t.Fatalf("%v after %s", err, time.Since(start))
+	}
+}
