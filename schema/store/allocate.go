@@ -314,7 +314,7 @@ func (s *Store) SettleAttempt(ctx context.Context, job string, attempt int, unco
 		if err := tx.db.Where("job = ? AND attempt = ?", job, attempt).Order("id").Find(&tasks).Error; err != nil {
 			return err
 		}
-		clean := true // every part ended by itself with 0
+		clean, refused := true, false // every part ended by itself with 0; a server would not start its part
 		var exit *int
 		cause := a.Cause
 		for i := range tasks {
@@ -340,6 +340,7 @@ func (s *Store) SettleAttempt(ctx context.Context, job string, attempt int, unco
 			if t.ExitCode == nil || *t.ExitCode != 0 || t.State != schema.TaskDone {
 				clean = false
 			}
+			refused = refused || t.State == schema.TaskFailed && t.Running == 0 && t.ExitCode == nil
 			if t.ExitCode != nil && (exit == nil || *exit == 0) {
 				exit = t.ExitCode
 			}
@@ -352,6 +353,8 @@ func (s *Store) SettleAttempt(ctx context.Context, job string, attempt int, unco
 			a.Outcome, cause = schema.AttemptCompleted, ""
 		case a.StopWhy != "":
 			a.Outcome = a.StopWhy
+		case refused:
+			a.Outcome = schema.AttemptUnstarted
 		default:
 			a.Outcome = schema.AttemptFailed
 			if cause == "" && exit != nil {

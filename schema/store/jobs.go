@@ -441,10 +441,9 @@ func (s *Store) DispatchAttempt(ctx context.Context, job string, attempt int) er
 			return nil // the stop that overtook us ends it
 		}
 		var rows []struct {
-			Server, Name, Accelerator, Identity string
-			DeviceIndex                         int
+			Server, Name, Device string
 		}
-		if err := tx.db.Raw(`SELECT al.server, s.name, al.accelerator, ac.identity, ac.device_index FROM allocations al JOIN servers s ON s.id = al.server JOIN accelerators ac ON ac.id = al.accelerator
+		if err := tx.db.Raw(`SELECT al.server, s.name, CASE WHEN ac.serial <> '' THEN ac.serial WHEN ac.uuid <> '' THEN ac.uuid ELSE ac.pci END AS device FROM allocations al JOIN servers s ON s.id = al.server JOIN accelerators ac ON ac.id = al.accelerator
 			WHERE al.job = ? AND al.attempt = ? ORDER BY s.name, ac.device_index, ac.id`, job, attempt).Scan(&rows).Error; err != nil {
 			return err
 		}
@@ -455,7 +454,7 @@ func (s *Store) DispatchAttempt(ctx context.Context, job string, attempt int) er
 			if _, seen := devices[r.Server]; !seen {
 				servers, peers = append(servers, r.Server), append(peers, r.Name)
 			}
-			devices[r.Server] = append(devices[r.Server], r.Identity)
+			devices[r.Server] = append(devices[r.Server], r.Device)
 		}
 		run := agentproto.Run{Job: job, Attempt: attempt, WorkDir: j.WorkDir, Nodes: len(servers), Peers: peers}
 		if err := json.Unmarshal([]byte(j.Command), &run.Command); err != nil {
