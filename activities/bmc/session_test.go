@@ -271,6 +271,22 @@ func TestNotNowIsWaitedOutAsLongAsTheBMCAsks(t *testing.T) {
 	}
 }
 
+func TestABMCThatTakesOneRequestAtATimeIsWaitedFor(t *testing.T) {
+	t.Parallel()
+	s := serve(t, profile(t, lab.Dell), lab.Hooks{}, lab.WithQuirks(func(q *lab.Quirks) { q.OneAtATime = true }))
+	s.AddFault(lab.Fault{Path: s.SystemPath(), Latency: 20 * time.Millisecond})
+	c := dial(t, s)
+	var wg sync.WaitGroup
+	for range 6 {
+		wg.Go(func() {
+			if _, err := c.Power(t.Context()); err != nil {
+				t.Error(err)
+			}
+		})
+	}
+	wg.Wait()
+}
+
 func TestABrokenBodyIsNamedByItsURI(t *testing.T) {
 	t.Parallel()
 	s := serve(t, profile(t, lab.Dell), lab.Hooks{})

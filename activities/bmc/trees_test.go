@@ -272,3 +272,55 @@ func TestAGB200ShowsOneLeakAndABaseboardThatIsNotReady(t *testing.T) {
 		t.Fatalf("ready %v, %v", id.BaseboardsReady, err)
 	}
 }
+
+func TestALeakOfALabMachineIsSeen(t *testing.T) {
+	t.Parallel()
+	s := serve(t, profile(t, lab.GB200), lab.Hooks{})
+	c := dial(t, s, fast)
+	leaking := func() (n int) {
+		t.Helper()
+		leaks, err := c.Leaks(t.Context())
+		if err != nil || len(leaks) != 2 {
+			t.Fatalf("leaks %+v, %v", leaks, err)
+		}
+		for _, l := range leaks {
+			if l.Leaking() {
+				n++
+			}
+		}
+		return n
+	}
+	if n := leaking(); n != 0 {
+		t.Fatalf("%d leaks of a dry machine", n)
+	}
+	if err := s.Patch("/redfish/v1/Chassis/Chassis_0/ThermalSubsystem/LeakDetection/LeakDetectors/Chassis_0_LeakDetector_1_ColdPlate",
+		lab.Doc{"DetectorState": "Critical", "Status": lab.Doc{"Health": "Critical", "State": "Degraded"}}); err != nil {
+		t.Fatal(err)
+	}
+	if n := leaking(); n != 1 {
+		t.Fatalf("%d leaks", n)
+	}
+}
+
+func TestAnAcceleratorThatCouldNotBeReadIsNotMissing(t *testing.T) {
+	t.Parallel()
+	s := serve(t, profile(t, lab.DGXH100), lab.Hooks{})
+	const gpu = "/redfish/v1/Systems/HGX_Baseboard_0/Processors/GPU_SXM_3"
+	s.AddFault(lab.Fault{Path: gpu, Status: 500})
+	id, err := dial(t, s, fast).Identify(t.Context())
+	if err != nil {
+		t.Fatal(err)
+	}
+	if len(id.GPUs) != 7 || len(id.Unread) != 1 || id.Unread[0] != gpu {
+		t.Fatalf("%d gpus, unread %v", len(id.GPUs), id.Unread)
+	}
+}
+
+func TestAHostThatCouldNotBeReadIsThatErrorAndNotThatThereIsNone(t *testing.T) {
+	t.Parallel()
+	s := serve(t, profile(t, lab.DGXH100), lab.Hooks{})
+	s.AddFault(lab.Fault{Path: s.SystemPath(), Status: 500})
+	if _, err := dial(t, s, fast).Power(t.Context()); errors.Is(err, bmc.ErrNoHost) || err == nil || !strings.Contains(err.Error(), s.SystemPath()) {
+		t.Fatalf("error %v", err)
+	}
+}

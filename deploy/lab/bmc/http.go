@@ -73,6 +73,14 @@ func (s *Server) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 		}
 	}()
 
+	if !s.enter() {
+		entry.Status = http.StatusServiceUnavailable
+		rep := refuse(entry.Status, "ServiceTemporarilyUnavailable", "The service is temporarily unavailable. Retry in 0 seconds.")
+		rep.header = http.Header{"Retry-After": {"0"}}
+		rep.write(w, r)
+		return
+	}
+	defer s.leave()
 	f := s.fault(r.Method, path)
 	if f == nil {
 		f = &Fault{}
@@ -114,6 +122,23 @@ func (s *Server) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	}
 	entry.Status = rep.status
 	rep.write(w, r)
+}
+
+// enter counts a request in; false when the firmware can't take another now.
+func (s *Server) enter() bool {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if s.quirks.OneAtATime && s.busy > 0 {
+		return false
+	}
+	s.busy++
+	return true
+}
+
+func (s *Server) leave() {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.busy--
 }
 
 func (f *Fault) reply(was *reply) *reply {

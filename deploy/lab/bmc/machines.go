@@ -190,7 +190,14 @@ func buildGB200() (Tree, Quirks) {
 	b.add(root+"/Systems/System_0", "ComputerSystem.v1_17_0.ComputerSystem", sys)
 	b.baseboard("HGX_Baseboard_0", "NVIDIA", "GB200 186GB HBM3e", "GPU_%d", "GPU_%d", 0, 4)
 	b.hgxManager()
-	leak := root + "/Chassis/Chassis_0/ThermalSubsystem/LeakDetection/LeakDetectors"
+	thermal := root + "/Chassis/Chassis_0/ThermalSubsystem"
+	var ch Doc
+	mustDecode(b.docs[root+"/Chassis/Chassis_0"], &ch)
+	ch["ThermalSubsystem"] = link(thermal)
+	b.add(root+"/Chassis/Chassis_0", "Chassis.v1_22_0.Chassis", ch)
+	b.add(thermal, "ThermalSubsystem.v1_2_0.ThermalSubsystem", Doc{"LeakDetection": link(thermal + "/LeakDetection"), "Status": status()})
+	b.add(thermal+"/LeakDetection", "LeakDetection.v1_0_0.LeakDetection", Doc{"LeakDetectors": link(thermal + "/LeakDetection/LeakDetectors"), "Status": status()})
+	leak := thermal + "/LeakDetection/LeakDetectors"
 	b.collection(leak, "LeakDetector", "Chassis_0_LeakDetector_0_ColdPlate", "Chassis_0_LeakDetector_1_ColdPlate")
 	for _, n := range []string{"Chassis_0_LeakDetector_0_ColdPlate", "Chassis_0_LeakDetector_1_ColdPlate"} {
 		b.add(leak+"/"+n, "LeakDetector.v1_1_0.LeakDetector", Doc{"LeakDetectorType": "Moisture", "DetectorState": "OK", "Status": status()})
