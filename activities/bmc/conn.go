@@ -84,7 +84,7 @@ func newConn(p *Pool, base *url.URL) *conn {
 			TLSHandshakeTimeout: t.Dial,
 			TLSClientConfig:     c.tlsConfig(),
 			DisableCompression:  true, // gzip turns entity tags weak on some (sushy), HPE answers 406 to others
-			MaxConnsPerHost:     3,
+			MaxConnsPerHost:     4,    // the lanes' three and an event stream
 			IdleConnTimeout:     20 * time.Second,
 			ForceAttemptHTTP2:   false,
 		},

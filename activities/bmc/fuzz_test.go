@@ -22,6 +22,9 @@ func FuzzBody(f *testing.F) {
 		if len(e.Detail) > maxDetail+len("…") {
 			t.Fatalf("%d bytes of the bmc's words in an error", len(e.Detail))
 		}
+		if len(eventsOf(body)) == 0 {
+			t.Fatal("an event that is no hint")
+		}
 		_ = taskOf(&answer{header: http.Header{}, body: body})
 		_ = sessionPath(&answer{header: http.Header{}, body: body})
 		r, err := decodeBody("/redfish/v1/x", body)

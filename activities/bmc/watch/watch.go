@@ -12,6 +12,7 @@ package watch
 
 import (
 	"context"
+	"errors"
 	"hash/fnv"
 	"log/slog"
 	"regexp"
@@ -34,7 +35,10 @@ type Config struct {
 	Settle   time.Duration // how long an accelerator may be missing before that is evidence; 10 min
 	Parallel int           // BMCs read at once; 64
 	Slow     int           // of those that were slow or silent last time, at once; 64
-	SlowIs   time.Duration // a read that takes longer moves its BMC there; 5 s
+	// Events listens to BMCs that send events: one makes the next read come at once, and deep. What is evidence is still what
+	// the read shows, so that a BMC with events and one without end in the same. It costs a connection a BMC.
+	Events bool
+	SlowIs time.Duration // a read that takes longer moves its BMC there; 5 s
 	// Sink gets every snapshot with the signs in it. It is called from many goroutines, never twice at once for one server.
 	Sink func(context.Context, Snapshot, []Sign)
 	Log  *slog.Logger // nil is slog.Default
@@ -57,11 +61,23 @@ type watched struct {
 	busy   bool
 	gone   bool
 	slow   bool
+	urgent bool // an event came: the next read is a deep one
+	listen listening
+	stop   context.CancelFunc // ends listening; nil while nobody does
 	rounds int
 	memory memory
 	logs   []string               // services worth reading; nil until looked for
 	cursor map[string]*bmc.Cursor // by service
 }
+
+// listening is whether events of a BMC are listened to.
+type listening int
+
+const (
+	notListening listening = iota
+	isListening
+	hasNoEvents
+)
 
 // New makes a watcher without targets.
 func New(pool *bmc.Pool, cfg Config) *Watcher {
@@ -98,7 +114,7 @@ func (w *Watcher) Set(targets []Target) {
 		if have := w.targets[t.Server]; have != nil && have.Endpoint.Address == t.Endpoint.Address {
 			continue
 		} else if have != nil {
-			have.gone = true
+			have.leave()
 		}
 		phase := w.phase(t.Server)
 		w.targets[t.Server] = &watched{Target: t, due: now.Add(phase), cursor: map[string]*bmc.Cursor{},
@@ -106,13 +122,29 @@ func (w *Watcher) Set(targets []Target) {
 	}
 	for name, t := range w.targets {
 		if !want[name] {
-			t.gone = true
+			t.leave()
 			delete(w.targets, name)
 		}
 	}
-	select {
-	case w.changed <- struct{}{}:
-	default:
+	w.poke()
+}
+
+// leave ends what is under way for a target. The caller holds mu.
+func (t *watched) leave() {
+	t.gone = true
+	if t.stop != nil {
+		t.stop()
+	}
+}
+
+// ReadNow makes a server's next read come at once, and deep: after a repair, or when someone looks at it. An unknown one
+// is ignored.
+func (w *Watcher) ReadNow(server string) {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	if t := w.targets[server]; t != nil {
+		t.urgent, t.due = true, time.Now()
+		w.poke()
 	}
 }
 
@@ -154,6 +186,9 @@ func (w *Watcher) Run(ctx context.Context) error {
 				}
 				defer func() { <-lane }()
 				w.read(ctx, t)
+				if w.cfg.Events && w.startListening(t) {
+					wg.Go(func() { w.hear(ctx, t) })
+				}
 			})
 		}
 		timer.Reset(next)
@@ -167,6 +202,9 @@ func (w *Watcher) due(now time.Time) ([]*watched, time.Duration) {
 	next := w.cfg.Interval
 	var out []*watched
 	for _, t := range w.targets {
+		if t.busy && t.urgent {
+			continue // read again as soon as this read is over, see done
+		}
 		if !now.Before(t.due) {
 			for !now.Before(t.due) {
 				t.due = t.due.Add(w.cfg.Interval)
@@ -182,24 +220,78 @@ func (w *Watcher) due(now time.Time) ([]*watched, time.Duration) {
 	return out, max(next, w.cfg.Interval/256)
 }
 
+// startListening says whether to listen to a BMC now: it was read well, and nobody does.
+func (w *Watcher) startListening(t *watched) bool {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	if t.gone || t.slow || t.listen != notListening {
+		return false
+	}
+	t.listen = isListening
+	return true
+}
+
+// hear listens until the stream ends; the next read that goes well starts another.
+func (w *Watcher) hear(ctx context.Context, t *watched) {
+	ctx, cancel := context.WithCancel(ctx)
+	defer cancel()
+	w.mu.Lock()
+	t.stop = cancel
+	if t.gone {
+		cancel()
+	}
+	w.mu.Unlock()
+	state := notListening
+	if c, err := w.pool.Client(t.Endpoint); err == nil {
+		err = c.Events(ctx, func(bmc.Event) {
+			w.mu.Lock()
+			defer w.mu.Unlock()
+			t.urgent, t.due = true, time.Now()
+			w.poke()
+		})
+		if errors.Is(err, bmc.ErrUnsupported) {
+			state = hasNoEvents
+		}
+	}
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	t.listen, t.stop = state, nil
+}
+
+// poke makes Run look at what is due. The caller holds mu.
+func (w *Watcher) poke() {
+	select {
+	case w.changed <- struct{}{}:
+	default:
+	}
+}
+
 func (w *Watcher) done(t *watched) {
 	w.mu.Lock()
 	defer w.mu.Unlock()
 	t.busy = false
+	if t.urgent {
+		w.poke()
+	}
 }
 
 // read takes one snapshot and hands it on.
 func (w *Watcher) read(ctx context.Context, t *watched) {
 	start := time.Now()
-	deep := t.rounds%w.cfg.Deep == 0
+	w.mu.Lock()
+	deep := t.urgent || t.rounds%w.cfg.Deep == 0
+	t.urgent = false
+	w.mu.Unlock()
 	s := w.snapshot(ctx, t, deep)
 	if ctx.Err() != nil {
 		return
 	}
+	w.mu.Lock()
 	t.slow = s.Err != nil || !deep && time.Since(start) > w.cfg.SlowIs
 	if s.Err == nil {
 		t.rounds++ // a deep round that failed is tried again
 	}
+	w.mu.Unlock()
 	signs := t.memory.signs(s, w.cfg.Settle)
 	w.mu.Lock()
 	gone := t.gone

@@ -275,3 +275,59 @@ func cpuTime() time.Duration {
 	}
 	return time.Duration(r.Utime.Nano() + r.Stime.Nano())
 }
+
+// The interval is an hour: only an event can bring the entry in time. The Supermicro has no events and is seen by polling.
+func TestAnEventMakesTheReadComeAtOnce(t *testing.T) {
+	servers := fleet(t, 2, lab.DGXH100, lab.SupermicroHGX)
+	l := newLog()
+	pool := bmc.NewPool(bmc.Config{Timing: timing, Rate: 1e6, Burst: 1000, Log: slog.New(slog.DiscardHandler)})
+	w := watch.New(pool, watch.Config{Interval: time.Hour, Deep: 1, Events: true, Sink: l.sink, Log: slog.New(slog.DiscardHandler)})
+	w.Set(targets(servers))
+	w.ReadNow("srv-00000")
+	w.ReadNow("srv-00001")
+	ctx, cancel := context.WithCancel(t.Context())
+	done := make(chan error, 1)
+	go func() { done <- w.Run(ctx) }()
+	l.until(t, 10*time.Second, "the first sight", func() bool { return len(l.snaps) == 2 })
+	streaming := func() bool {
+		for _, r := range servers[0].Requests() {
+			if r.Path == "/redfish/v1/EventService" {
+				return true
+			}
+		}
+		return false
+	}
+	deadline := time.Now().Add(10 * time.Second)
+	for !streaming() && time.Now().Before(deadline) {
+		runtime.Gosched()
+	}
+	for n := 0; ; n++ { // the stream may open a moment after it was asked for
+		if _, err := servers[0].AddLogEntry("/redfish/v1/Systems/HGX_Baseboard_0/LogServices/EventLog", lab.Doc{
+			"Created": time.Now().Format(time.RFC3339), "Message": "type '[00] XID 79 GPU has fallen off the bus'", "MessageArgs": []any{"GPU_SXM_2 Driver Event Message"}}); err != nil {
+			t.Fatal(err)
+		}
+		ok := false
+		for wait := time.After(time.Second); !ok; {
+			l.mu.Lock()
+			ok = slices.ContainsFunc(l.signs, func(x watch.Sign) bool { return x.Kind == "xid" && x.Code == "79" && x.Slot == "SXM2" })
+			l.mu.Unlock()
+			select {
+			case <-l.ch:
+				continue
+			case <-wait:
+			}
+			break
+		}
+		if ok {
+			break
+		}
+		if n == 10 {
+			t.Fatal("no event brought a read")
+		}
+	}
+	cancel()
+	<-done
+	if err := pool.Close(context.Background()); err != nil {
+		t.Fatal(err)
+	}
+}

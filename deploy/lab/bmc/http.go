@@ -81,6 +81,10 @@ func (s *Server) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 		return
 	}
 	defer s.leave()
+	if uri := s.eventURI(); uri != "" && path == uri && r.Method == http.MethodGet {
+		entry.Status = s.stream(w, r)
+		return
+	}
 	f := s.fault(r.Method, path)
 	if f == nil {
 		f = &Fault{}

@@ -31,6 +31,7 @@ func (s *Server) AddLogEntry(service string, entry Doc) (string, error) {
 	coll["Members"] = append(list, d)
 	coll["Members@odata.count"] = len(list) + 1
 	s.etags[path]++
+	s.emit(d)
 	return id, nil
 }
 

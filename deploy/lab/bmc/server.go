@@ -43,7 +43,8 @@ type Server struct {
 	busy     int
 	quirks   Quirks
 	tasks    map[string]*task
-	bmcDown  time.Time // Manager.Reset: 503 until then
+	hearers  map[chan []byte]bool // of the event stream
+	bmcDown  time.Time            // Manager.Reset: 503 until then
 
 	queue   []func()
 	running bool
@@ -89,7 +90,7 @@ func New(p Profile, h Hooks, opts ...Option) *Server {
 		profile: p, hooks: h, quirks: p.Quirks, sysPath: p.system, index: indexOf(p),
 		user: "admin", password: "gpupool-lab", logCap: 10000,
 		docs: map[string]Doc{}, etags: map[string]int{}, sessions: map[string]*session{}, rewrite: map[string]string{}, macHex: map[string]string{},
-		tasks: map[string]*task{},
+		tasks: map[string]*task{}, hearers: map[chan []byte]bool{},
 	}
 	s.power.on = true
 	for _, o := range opts {
