@@ -211,7 +211,9 @@ func (s *State) Revert(job string, attempt int) {
 	s.penalize(al, s.now, -1)
 	s.give(al, ns(al.Started))
 	if al.job != nil {
+		s.reverting = true
 		s.SetJob(al.job.Job)
+		s.reverting = false
 	}
 }
 

@@ -17,6 +17,7 @@ type cycleStats struct {
 	blocked   map[*family]bool // a job of the family was blocked
 	tried     map[tryKey]bool  // requests that didn't fit
 	lines     map[*family]*line
+	dues      []*job // blocked though within their guarantee, in the order of their turns
 
 	// kept across cycles
 	scratch []candidate
@@ -51,6 +52,7 @@ func (s *State) Cycle(now time.Time) Result {
 		st.reserved, st.first, st.blocked = map[*family]int{}, map[*family]bool{}, map[*family]bool{}
 		st.tried = map[tryKey]bool{}
 		s.walks++
+		st.dues = st.dues[:0]
 		s.keepPlans(&out)
 		s.walk(&out)
 		s.dropStale()
@@ -353,6 +355,10 @@ func (s *State) block(j *job, out *Result) {
 	s.stats.blocked[fam] = true
 	s.turns++
 	j.turn = turn{s.walks, s.turns}
+	if s.due(j.shape) {
+		j.dueTurn = s.walks
+		s.stats.dues = append(s.stats.dues, j)
+	}
 	if j.plan != nil && j.plan.claim {
 		return
 	}

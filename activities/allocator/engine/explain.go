@@ -210,7 +210,7 @@ func (s *State) detail(j *job, code Code) (Detail, []Blocker, string) {
 			fmt.Sprintf("fewer than %d jobs of %s run", jv.limit, levelName)
 
 	case QuotaReached:
-		return s.quotaDetail(sh, v)
+		return s.quotaDetail(j, v)
 
 	case GuaranteeOnly:
 		return s.guaranteeDetail(sh, v)
@@ -285,7 +285,8 @@ func (s *State) neverDetail(sh *shape) (Detail, []Blocker, string) {
 	return d, []Blocker{}, fmt.Sprintf("the job asks for at most %d nodes", nodes)
 }
 
-func (s *State) quotaDetail(sh *shape, v *verdict) (Detail, []Blocker, string) {
+func (s *State) quotaDetail(j *job, v *verdict) (Detail, []Blocker, string) {
+	sh := j.shape
 	if v.code != QuotaReached && len(sh.spec.pools) > 0 {
 		q := s.quotaGate(sh, sh.spec.pools[0].model)
 		v = &q
@@ -303,8 +304,11 @@ func (s *State) quotaDetail(sh *shape, v *verdict) (Detail, []Blocker, string) {
 		"level": v.account.level(), "model": model, "used": gpus(v.used), "reserved": gpus(v.reserved),
 		"asked": gpus(sh.milli()), "limit": gpus(v.limit), "over_by": gpus(over), "holders": holders,
 	}
-	return d, blockers, fmt.Sprintf("%s uses %g accelerators fewer, or its limit is raised by as many",
-		v.account.level(), gpus(over))
+	clears := fmt.Sprintf("%s uses %g accelerators fewer, or its limit is raised by as many", v.account.level(), gpus(over))
+	if n := s.aheadInProject(j); n > 0 {
+		clears += fmt.Sprintf("; %d jobs of the project are ahead", n)
+	}
+	return d, blockers, clears
 }
 
 // holdersShown bounds the list of who holds what: the largest come first.

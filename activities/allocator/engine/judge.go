@@ -263,6 +263,9 @@ func (s *State) diagnoseIn(j *job, p *pool) diagnosis {
 		c := &all
 		if within {
 			name := b.domainNames()[a.same.index()]
+			if name == "" {
+				continue // in no domain of the level
+			}
 			if c = domains[name]; c == nil {
 				c = &counts{}
 				domains[name] = c
@@ -359,7 +362,9 @@ func (s *State) afterPreempt(a *ask, p *pool, within bool) int {
 		if a.allows(b.srv) && (s.bayFits(a, b) || s.fitsPreempted(a, b)) {
 			name := ""
 			if within {
-				name = b.domainNames()[a.same.index()]
+				if name = b.domainNames()[a.same.index()]; name == "" {
+					continue
+				}
 			}
 			domains[name]++
 			most = max(most, domains[name])

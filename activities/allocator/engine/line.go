@@ -64,7 +64,7 @@ func (s *State) aheadOf(j *job) tally {
 	if j.before.cycle == s.cycle && !s.dirty {
 		return j.before.tally
 	}
-	t := s.lineOf(j.shape.spec.family).ahead(j, s.borrows(j.shape), s.walks)
+	t := s.lineOf(j.shape.spec.family).ahead(j, s.standing(j.shape))
 	j.before.tally, j.before.cycle = t, s.cycle
 	if s.dirty {
 		j.before.cycle = -1
@@ -113,10 +113,17 @@ func (s *State) buildLine(f *family) *line {
 		if pl.job.shape.spec.family != f {
 			continue
 		}
-		if pl.leads() {
+		if pl.claim {
 			l.leads = append(l.leads, pl.job)
+		} else if pl.job.leads(s.walks) {
+			continue
 		} else if lv := l.level(pl.job.Priority); lv != nil && !l.fifo {
 			lv.planned = append(lv.planned, pl.job)
+		}
+	}
+	for _, j := range s.stats.dues {
+		if !j.removed && j.parked == "" && j.shape.spec.family == f && (j.plan == nil || !j.plan.claim) {
+			l.leads = append(l.leads, j)
 		}
 	}
 	return l
@@ -200,11 +207,19 @@ func (l *line) precedes(a, b *job) bool {
 	return before(a, b)
 }
 
-// ahead is everything ahead of a job; borrows says whether it would take what is guaranteed to others.
-func (l *line) ahead(j *job, borrows bool, walk int64) tally {
+// after says whether a job comes after one that leads.
+func (st standing) after(j, lead *job) bool {
+	if lead.plan == nil {
+		return !st.due // nothing is held for it, but it has its turn first
+	}
+	return lead.plan.binds(j, st)
+}
+
+// ahead is everything ahead of a job, by how it stands to the guarantees.
+func (l *line) ahead(j *job, st standing) tally {
 	var sum tally
 	one := func(o *job) { sum.add(o.shape, 1) }
-	if j.plan.leads() {
+	if j.leads(st.walk) {
 		for _, o := range l.leads {
 			if o == j {
 				return sum
@@ -216,7 +231,7 @@ func (l *line) ahead(j *job, borrows bool, walk int64) tally {
 	if j.plan != nil && !l.fifo {
 		sum = l.higher(j.Priority)
 		for _, o := range l.leads {
-			if o.Priority <= j.Priority && o.plan.binds(j, borrows, walk) {
+			if o.Priority <= j.Priority && st.after(j, o) {
 				one(o)
 			}
 		}
@@ -232,13 +247,13 @@ func (l *line) ahead(j *job, borrows bool, walk int64) tally {
 	}
 	sum = l.byOrder(j)
 	for _, o := range l.leads {
-		if !l.precedes(o, j) && o.plan.binds(j, borrows, walk) {
+		if !l.precedes(o, j) && st.after(j, o) {
 			one(o)
 		}
 	}
 	if lv := l.level(j.Priority); lv != nil {
 		for _, o := range lv.planned {
-			if !l.precedes(o, j) && (j.turn.walk != walk || o.turn.n < j.turn.n) {
+			if !l.precedes(o, j) && (j.turn.walk != st.walk || o.turn.n < j.turn.n) {
 				one(o)
 			}
 		}

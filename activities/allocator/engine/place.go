@@ -15,9 +15,7 @@ type ask struct {
 	cpu   int64
 	mem   int64
 	until int64
-	// borrows: with it, its tenant would hold more than is guaranteed, where guarantees are in force
-	borrows bool
-	walk    int64 // turns of this walk have been taken
+	standing
 	// blind makes the search overlook things, to learn what stands in the way.
 	blind blindness
 }
@@ -26,7 +24,7 @@ type blindness struct{ windows, holds bool }
 
 func (s *State) askFor(j *job) ask {
 	sp := j.shape.spec
-	a := ask{shape: j.shape, job: j, k: sp.k, cpu: sp.CPU, mem: sp.MemoryBytes, until: far, borrows: s.borrows(j.shape), walk: s.walks}
+	a := ask{shape: j.shape, job: j, k: sp.k, cpu: sp.CPU, mem: sp.MemoryBytes, until: far, standing: s.standing(j.shape)}
 	if sp.slice() {
 		a.k, a.part = 0, sp.milli
 	}

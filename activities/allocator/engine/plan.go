@@ -36,7 +36,7 @@ type hold struct {
 // binds says whether a plan's holds stand in the way of a job. A claim's always do, and those of a job within its
 // guarantee do for one that would borrow; otherwise they do not for a job of higher priority, for one whose turn
 // was before, or for one that leads itself.
-func (pl *plan) binds(j *job, borrows bool, walk int64) bool {
+func (pl *plan) binds(j *job, st standing) bool {
 	own := j.plan
 	switch {
 	case pl.job == j:
@@ -45,22 +45,39 @@ func (pl *plan) binds(j *job, borrows bool, walk int64) bool {
 		return true
 	case own != nil && own.claim:
 		return false
-	case pl.due && borrows:
+	case pl.due && st.borrows:
 		return true
-	case own != nil && own.due && !pl.due:
+	case st.due && !pl.due:
 		return false
-	case pl.job.turn.walk != walk:
+	case pl.job.turn.walk != st.walk:
 		return false // its turn comes later in this cycle
 	case pl.job.Priority != j.Priority:
 		return pl.job.Priority > j.Priority
 	}
-	return j.turn.walk != walk || pl.job.turn.n < j.turn.n
+	return j.turn.walk != st.walk || pl.job.turn.n < j.turn.n
 }
 
-// leads says whether the plan comes before the order of the queue.
-func (pl *plan) leads() bool { return pl != nil && (pl.claim || pl.due) }
+// leads says whether a job comes before the order of the queue: its place is being freed, or it is within its
+// guarantee and had its turn among those.
+func (j *job) leads(walk int64) bool { return j.plan != nil && j.plan.claim || j.dueTurn == walk }
 
-func (h *hold) binds(a *ask) bool { return h.plan.binds(a.job, a.borrows, a.walk) }
+// standing is how a job stands to the guarantees of its pools, in one walk through the queue.
+type standing struct {
+	due     bool  // with it, its tenant holds no more than is guaranteed
+	borrows bool  // with it, it would hold more, where guarantees are in force
+	walk    int64 // turns of this walk have been taken
+}
+
+func (s *State) standing(sh *shape) standing {
+	st := standing{walk: s.walks}
+	if len(s.guarded) > 0 {
+		st.due = s.due(sh)
+		st.borrows = !st.due && s.borrows(sh)
+	}
+	return st
+}
+
+func (h *hold) binds(a *ask) bool { return h.plan.binds(a.job, a.standing) }
 
 // roomBesideHolds says whether a node that starts at from and runs until until leaves every hold that binds it what
 // it will need.

@@ -16,6 +16,7 @@ type job struct {
 	parked  Code // why it is not in its shape's queue: HELD, NOT_BEFORE, DEPENDENCY...; "" = it is
 	plan    *plan
 	turn    turn
+	dueTurn int64 // the walk in which it had its turn among those within their guarantee
 	slot    int   // in State.ring
 	entered int64 // the last cycle that had not seen it
 	removed bool
@@ -129,8 +130,10 @@ func (s *State) SetJob(in Job) {
 	s.jobs[in.ID] = j
 	s.ring = append(s.ring, j)
 	s.enqueue(j)
-	j.shape.spec.seen += float64(in.Nodes)
-	s.stats.seen += float64(in.Nodes)
+	if in.Attempt <= 1 && !s.reverting {
+		j.shape.spec.seen += float64(in.Nodes)
+		s.stats.seen += float64(in.Nodes)
+	}
 }
 
 // RemoveJob takes a job that was cancelled out of the queue.

@@ -15,11 +15,12 @@ const whole = int64(1000)
 
 // State is the pool, the queue and the accounts of one region, kept current by small changes. One goroutine owns it.
 type State struct {
-	cfg     Config
-	cycle   int64
-	now     int64 // of the last cycle, Unix nanoseconds
-	dirty   bool  // a fact changed since the last cycle
-	version int64 // of the inventory: what could ever fit depends on it
+	cfg       Config
+	cycle     int64
+	now       int64 // of the last cycle, Unix nanoseconds
+	dirty     bool  // a fact changed since the last cycle
+	reverting bool  // a job comes back that was seen before
+	version   int64 // of the inventory: what could ever fit depends on it
 
 	servers  map[string]*server
 	ords     []*server

@@ -1,0 +1,277 @@
+package engine_test
+
+import (
+	"fmt"
+	"slices"
+	"strconv"
+	"testing"
+	"time"
+
+	"pgregory.net/rapid"
+
+	"gpupool/activities/allocator/engine"
+)
+
+// extra is a server that was not there before.
+func extra(id, model string, accelerators int) engine.Server {
+	s := engine.Server{ID: id, Region: "r", Site: "s", Rack: "r1", CPU: 64, Schedulable: true}
+	for i := range accelerators {
+		s.Accelerators = append(s.Accelerators, engine.Accelerator{ID: id + "-" + strconv.Itoa(i), Model: model, Index: i, Schedulable: true})
+	}
+	return s
+}
+
+// starts says whether the job starts in the next cycle of a pool.
+func starts(p *engine.State, now time.Time, id string) bool {
+	for _, s := range p.Cycle(now).Starts {
+		if s.Job == id {
+			return true
+		}
+	}
+	return false
+}
+
+// TestReasonsAreSoundAndMinimal does what a reason says would clear it, in a copy of the world, and sees the job
+// leave; for CAPACITY it also does a little less, and sees it stay.
+func TestReasonsAreSoundAndMinimal(t *testing.T) {
+	t.Parallel()
+	seen := map[engine.Code]int{}
+	rapidCheck(t, worlds(t)/10, func(t *rapid.T) {
+		w := drawWorld(t)
+		for range rapid.IntRange(2, 10).Draw(t, "events") {
+			w.step(t)
+		}
+		for _, id := range sortedKeys(w.waiting) {
+			why, _ := w.pool.Explain(id)
+			j := w.waiting[id]
+			seen[why.Code]++
+			switch why.Code {
+			case engine.Capacity:
+				if j.SameRequired || w.impossible() {
+					continue // which rack has most is not said; and what never fit before may come first with more
+				}
+				w.checkCapacity(t, j, why)
+			case engine.Unhealthy:
+				p := w.again()
+				for _, s := range w.servers {
+					s.Schedulable, s.Accelerators = true, slices.Clone(s.Accelerators)
+					for i := range s.Accelerators {
+						s.Accelerators[i].Schedulable = true
+					}
+					p.SetServer(s)
+				}
+				if !starts(p, w.now, id) {
+					t.Fatalf("%s waits UNHEALTHY %v and does not start when all is healthy", id, why.Detail)
+				}
+			case engine.QuotaReached:
+				if w.sameQuota(j) > 1 {
+					continue // those ahead take the room first, as clears_when says
+				}
+				p := w.again()
+				q := w.quotas[j.Tenant+specs[j.Spec].Model]
+				q.Limit += int64(why.Detail["over_by"].(float64))
+				p.SetQuota(q)
+				p.Cycle(w.now)
+				if after, ok := p.Explain(id); ok && after.Code == engine.QuotaReached {
+					t.Fatalf("%s waits QUOTA %v, and still does with a limit of %d", id, why.Detail, q.Limit)
+				}
+				q.Limit--
+				p = w.again()
+				p.SetQuota(q)
+				p.Cycle(w.now)
+				if after, ok := p.Explain(id); !ok || after.Code != engine.QuotaReached && after.Code != engine.NeverFits {
+					t.Fatalf("%s waits QUOTA %v, and not with a limit of %d", id, why.Detail, q.Limit)
+				}
+			case engine.Held:
+				p := w.again()
+				j.Held = nil
+				p.SetJob(j)
+				p.Cycle(w.now)
+				if after, ok := p.Explain(id); ok && after.Code == engine.Held {
+					t.Fatalf("%s is released and still HELD", id)
+				}
+			}
+		}
+	})
+	for _, code := range []engine.Code{engine.Capacity, engine.Unhealthy, engine.QuotaReached, engine.Held, engine.Behind, engine.Fragmented, engine.Preempting, engine.GuaranteeOnly, engine.BudgetSpent} {
+		if seen[code] == 0 {
+			t.Errorf("no world has %s: the test does not see what it is for", code)
+		}
+	}
+	t.Logf("%v", seen)
+}
+
+// sameQuota counts the jobs that wait for the quota a job waits for.
+func (w *world) sameQuota(j engine.Job) int {
+	n := 0
+	for id, o := range w.waiting {
+		if why, _ := w.pool.Explain(id); why.Code == engine.QuotaReached && o.Tenant == j.Tenant && specs[o.Spec].Model == specs[j.Spec].Model {
+			n++
+		}
+	}
+	return n
+}
+
+// impossible says whether a job waits that the inventory could never hold.
+func (w *world) impossible() bool {
+	for id := range w.waiting {
+		if why, _ := w.pool.Explain(id); why.Code == engine.NeverFits || why.Code == engine.SpecUnavailable {
+			return true
+		}
+	}
+	return false
+}
+
+// checkCapacity adds what is missing, as servers of the spec's size; then one accelerator less.
+func (w *world) checkCapacity(t *rapid.T, j engine.Job, why engine.Reason) {
+	spec := specs[j.Spec]
+	missing := why.Detail["needed"].(int) - why.Detail["free"].(int)
+	for _, less := range []int{0, 1} {
+		p := w.again()
+		for n, left := 0, missing-less; left > 0; n++ {
+			k := min(left, spec.Accelerators)
+			p.SetServer(extra(fmt.Sprintf("extra%d", n), spec.Model, k))
+			left -= k
+		}
+		if got := starts(p, w.now, j.ID); got != (less == 0) {
+			t.Fatalf("%s waits CAPACITY %v: with %d more it starts: %v", j.ID, why.Detail, missing-less, got)
+		}
+	}
+}
+
+// TestARestartKeepsWhatIsAllocated is I5 for the engine: told the record anew, it gives nothing twice, keeps every
+// limit, has a reason for every job, and lets nobody who was told to end live on in its plans.
+func TestARestartKeepsWhatIsAllocated(t *testing.T) {
+	t.Parallel()
+	rapidCheck(t, worlds(t)/10, func(t *rapid.T) {
+		w := drawWorld(t)
+		for range rapid.IntRange(2, 8).Draw(t, "events") {
+			w.step(t)
+		}
+		for range 2 {
+			w.restart()
+			w.cycle(t)
+			w.step(t)
+		}
+	})
+}
+
+// restart tells a new engine what a database would: policy, servers, live allocations, waiting jobs.
+func (w *world) restart() {
+	w.pool = engine.New(w.cfg)
+	w.facts = nil
+	w.told, w.starts = map[string]engine.Reason{}, map[string]time.Time{}
+	for _, name := range specNames() {
+		w.tell(func(p *engine.State) { p.SetSpec(specs[name]) })
+	}
+	for _, key := range sortedKeys(w.quotas) {
+		q := w.quotas[key]
+		w.tell(func(p *engine.State) { p.SetQuota(q) })
+	}
+	for _, b := range w.budgets {
+		w.tell(func(p *engine.State) { p.SetBudget(b) })
+	}
+	for _, id := range sortedKeys(w.servers) {
+		w.setServer(w.servers[id])
+	}
+	for _, id := range sortedKeys(w.live) {
+		l := w.live[id]
+		a := engine.Allocation{
+			Job: id, Attempt: l.start.Attempt, Tenant: l.job.Tenant, Project: l.job.Project, Spec: l.job.Spec,
+			Priority: l.job.Priority, Preemptible: l.job.Preemptible, Started: l.at, TimeLimit: l.start.TimeLimit,
+			GraceUntil: w.dying[id], Places: l.start.Places,
+		}
+		w.tell(func(p *engine.State) { p.SetAllocation(a) })
+	}
+	for _, id := range sortedKeys(w.waiting) {
+		w.setJob(w.waiting[id])
+	}
+	w.pairs = map[[2]string]int{}
+}
+
+// TestARefusedStartIsAsIfItNeverWas: what the database refuses is taken back, and the job starts again at its place.
+func TestARefusedStartIsAsIfItNeverWas(t *testing.T) {
+	t.Parallel()
+	rapidCheck(t, worlds(t)/10, func(t *rapid.T) {
+		w := drawWorld(t)
+		// In submit order and without memory of the task mix, so that nothing but what is free decides.
+		w.cfg.NoPreemption, w.cfg.Order, w.cfg.Placement = true, engine.FIFO, engine.BestFit
+		w.pool = w.again()
+		for range rapid.IntRange(1, 6).Draw(t, "jobs") {
+			w.setJob(w.drawJob(t))
+		}
+		first := w.pool.Cycle(w.now)
+		for _, s := range first.Starts {
+			w.pool.Revert(s.Job, s.Attempt)
+			w.pool.Revert(s.Job, s.Attempt) // told twice
+		}
+		if err := w.pool.Check(); err != nil {
+			t.Fatal(err)
+		}
+		if len(first.Starts) == 0 {
+			return
+		}
+		// The first of them is first again; the others may find a start planned meanwhile.
+		if id := first.Starts[0].Job; !starts(w.pool, w.now, id) {
+			why, _ := w.pool.Explain(id)
+			t.Fatalf("%s started, was refused, and now waits %+v", id, why)
+		}
+	})
+}
+
+// TestDryRunAgreesWithSubmitting: what a dry run says is what the next cycle does, and it leaves nothing behind.
+func TestDryRunAgreesWithSubmitting(t *testing.T) {
+	t.Parallel()
+	rapidCheck(t, worlds(t)/10, func(t *rapid.T) {
+		w := drawWorld(t)
+		w.cfg.NoPreemption = true
+		w.pool = w.again()
+		for range rapid.IntRange(2, 8).Draw(t, "events") {
+			w.step(t)
+		}
+		w.cycle(t)
+		j := w.drawJob(t)
+		answer := w.pool.DryRun(j, w.now)
+		if r := w.pool.Cycle(w.now); len(r.Starts)+len(r.Reasons) > 0 {
+			t.Fatalf("after a dry run the cycle decides %+v", r)
+		}
+		if err := w.pool.Check(); err != nil {
+			t.Fatal(err)
+		}
+		p := w.again()
+		p.SetJob(j)
+		if got := starts(p, w.now, j.ID); !got && answer.Starts {
+			after, _ := p.Explain(j.ID)
+			t.Fatalf("the dry run says %s starts, and it waits %+v", j.ID, after)
+		}
+	})
+}
+
+// TestImpossibleRequestsTouchNobody is case 11: counts near the edge of integers never wrap into somebody's quota.
+func TestImpossibleRequestsTouchNobody(t *testing.T) {
+	t.Parallel()
+	for _, nodes := range []int{1 << 31, 1<<53 + 1, 1<<63 - 1, -1, 0} {
+		t.Run(strconv.Itoa(nodes), func(t *testing.T) {
+			t.Parallel()
+			p := engine.New(engine.Config{})
+			p.SetServer(extra("s1", "a", 4))
+			p.SetSpec(specs["a4"])
+			p.SetQuota(engine.Quota{Tenant: "x", Model: "a", Limit: 4})
+			p.SetQuota(engine.Quota{Tenant: "y", Model: "a", Limit: 4})
+			p.SetJob(engine.Job{ID: "huge", Tenant: "x", Spec: "a4", Nodes: nodes, Attempt: 1, Seq: 1, Priority: 9})
+			p.SetJob(engine.Job{ID: "plain", Tenant: "y", Spec: "a4", Nodes: 1, Attempt: 1, Seq: 2})
+			got := starts(p, epoch, "plain")
+			if nodes > 1 {
+				if why, ok := p.Explain("huge"); !ok || why.Code != engine.NeverFits {
+					t.Errorf("huge waits %s, want NEVER_FITS", why.Code)
+				}
+				if !got {
+					t.Error("the other tenant's job does not start")
+				}
+			}
+			if err := p.Check(); err != nil {
+				t.Error(err)
+			}
+		})
+	}
+}
