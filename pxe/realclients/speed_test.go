@@ -16,6 +16,7 @@ import (
 	"strconv"
 	"strings"
 	"sync"
+	"syscall"
 	"testing"
 	"time"
 
@@ -112,26 +113,27 @@ func dora(t *testing.T, h *host) float64 {
 func daemon(t *testing.T, port string, args ...string) func() {
 	t.Helper()
 	c := exec.Command(args[0], args[1:]...)
+	c.SysProcAttr = &syscall.SysProcAttr{Setpgid: true} // its children end with it
 	var out strings.Builder
 	c.Stdout, c.Stderr = &out, &out
+	end := func() {
+		syscall.Kill(-c.Process.Pid, syscall.SIGKILL)
+		c.Wait()
+	}
 	if err := c.Start(); err != nil {
 		t.Fatal(err)
 	}
-	for end := time.Now().Add(10 * time.Second); ; <-time.After(50 * time.Millisecond) {
+	for until := time.Now().Add(10 * time.Second); ; <-time.After(50 * time.Millisecond) {
 		b, _ := exec.Command("ss", "-Hlnut").Output()
 		if strings.Contains(string(b), ":"+port+" ") || strings.Contains(string(b), ":"+port+"\n") {
 			break
 		}
-		if time.Now().After(end) {
-			c.Process.Kill()
-			c.Wait()
+		if time.Now().After(until) {
+			end()
 			t.Fatalf("%s does not listen on %s: %s", args[0], port, out.String())
 		}
 	}
-	return func() {
-		c.Process.Kill()
-		c.Wait()
-	}
+	return end
 }
 
 // TestSpeed measures the service and its peers in one run. It fails where a goal isn't met only if GOALS is set,
@@ -273,7 +275,6 @@ func files(t *testing.T, h *host, dir string, add func(name, unit string, value 
 		os.WriteFile(conf, []byte("user root; daemon off; worker_processes auto; pid "+dir+"/nginx.pid; error_log /dev/null; events { worker_connections 1024; } http { access_log off; sendfile on; server { listen 10.88.0.1:80; root "+dir+"; } }"), 0o644)
 		stop := daemon(t, "80", "nginx", "-c", conf)
 		h1["nginx"], h64["nginx"] = http(1, "http://10.88.0.1/initrd", size), http(64, "http://10.88.0.1/small", size/16)
-		exec.Command("nginx", "-c", conf, "-s", "quit").Run()
 		stop()
 	}
 	stop := ours(t, lease.NewMemory(), dir)
