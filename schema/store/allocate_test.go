@@ -1,0 +1,384 @@
+package store_test
+
+import (
+	"context"
+	"sync"
+	"testing"
+	"time"
+
+	"gpupool/schema"
+	"gpupool/schema/agentproto"
+	"gpupool/schema/store"
+	"gpupool/schema/store/storetest"
+)
+
+const h100 = "nvidia-h100-80gb"
+
+// bench is a store with servers of 4 H100, a tenant, and an allocator's epoch.
+type bench struct {
+	*store.Store
+	t       *testing.T
+	epoch   int64
+	servers []schema.Server
+	cycle   int64
+}
+
+func newBench(t *testing.T, servers int) *bench {
+	t.Helper()
+	b := &bench{Store: storetest.Open(t), t: t}
+	for i := range servers {
+		b.servers = append(b.servers, storetest.Available(t, b.Store, i+1, h100, 4))
+	}
+	_, err := b.CreateSpec(t.Context(), "test", store.NewSpec{Name: "h100x2", Model: h100, Accelerators: 2})
+	b.must(err)
+	_, err = b.CreateTenant(t.Context(), "test", "blue", 50)
+	b.must(err)
+	_, err = b.CreateProject(t.Context(), "test", "blue", "main")
+	b.must(err)
+	b.epoch, err = b.TakeEpoch(t.Context(), "eu", "test")
+	b.must(err)
+	return b
+}
+
+func (b *bench) must(err error) {
+	b.t.Helper()
+	if err != nil {
+		b.t.Fatal(err)
+	}
+}
+
+func (b *bench) submit(nodes int) schema.Job {
+	b.t.Helper()
+	j, created, err := b.SubmitJob(b.t.Context(), "test", "", "", store.NewJob{Tenant: "blue", Project: "main", Spec: "h100x2", Nodes: nodes, Priority: 90, Command: []string{"true"}})
+	b.must(err)
+	if !created || j.State != schema.JobQueued || j.Priority != 50 {
+		b.t.Fatalf("submitted job is %s with priority %d, created %v; the tenant's cap is 50", j.State, j.Priority, created)
+	}
+	return j
+}
+
+// place is the server's accelerators from and from+1.
+func (b *bench) place(server, from int) store.Place {
+	b.t.Helper()
+	accs, err := b.Accelerators(b.t.Context(), store.AcceleratorFilter{Server: b.servers[server].ID})
+	b.must(err)
+	return store.Place{Server: b.servers[server].ID, Accelerators: []string{accs[from].ID, accs[from+1].ID}}
+}
+
+func (b *bench) commit(starts ...store.Start) []store.Refusal {
+	b.t.Helper()
+	b.cycle++
+	no, err := b.CommitCycle(b.t.Context(), "eu", b.epoch, store.Cycle{Number: b.cycle, Starts: starts})
+	b.must(err)
+	return no
+}
+
+func (b *bench) start(j schema.Job, places ...store.Place) store.Start {
+	return store.Start{Job: j.ID, Attempt: j.Attempt + 1, Places: places}
+}
+
+func (b *bench) live() int {
+	b.t.Helper()
+	all, err := b.LiveAttempts(b.t.Context(), "eu")
+	b.must(err)
+	n := 0
+	for _, a := range all {
+		for _, p := range a.Places {
+			n += len(p.Accelerators)
+		}
+	}
+	return n
+}
+
+func TestAStartIsRefusedForWhatHasChangedSinceTheCycle(t *testing.T) {
+	t.Parallel()
+	for name, change := range map[string]func(*bench, schema.Job) error{
+		"the server was cordoned": func(b *bench, _ schema.Job) error {
+			_, err := b.Cordon(context.Background(), b.servers[0].ID, "", schema.CordonOperator, "test", "looks odd")
+			return err
+		},
+		"one accelerator was cordoned": func(b *bench, _ schema.Job) error {
+			_, err := b.Cordon(context.Background(), b.servers[0].ID, b.place(0, 0).Accelerators[1], schema.CordonOperator, "test", "looks odd")
+			return err
+		},
+		"the server drains": func(b *bench, _ schema.Job) error {
+			return b.Drain(context.Background(), b.servers[0].ID, "test", "maintenance")
+		},
+		"the job was held": func(b *bench, j schema.Job) error { return b.HoldJob(context.Background(), j.ID, "test") },
+		"the job was cancelled": func(b *bench, j schema.Job) error {
+			return b.RequestStop(context.Background(), j.ID, 0, schema.AttemptCancelled, "test", "")
+		},
+		"an accelerator is gone": func(b *bench, _ schema.Job) error {
+			_, err := b.Heartbeat(context.Background(), b.servers[0].ID, agentproto.Heartbeat{BootID: "boot-1", Devices: storetest.Devices(b.servers[0].Name, h100, 4)[1:]})
+			return err
+		},
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			b := newBench(t, 1)
+			j := b.submit(1)
+			b.must(change(b, j))
+			no := b.commit(b.start(j, b.place(0, 0)))
+			if len(no) != 1 || no[0].Why == "" {
+				t.Fatalf("refusals %+v, want one with its reason", no)
+			}
+			if n := b.live(); n != 0 {
+				t.Fatalf("%d accelerators are held after a refused start", n)
+			}
+		})
+	}
+}
+
+func TestAnAcceleratorIsNeverInTwoLiveAllocations(t *testing.T) {
+	t.Parallel()
+	b := newBench(t, 1)
+	one, two := b.submit(1), b.submit(1)
+	// In one cycle, and in the next.
+	no := b.commit(b.start(one, b.place(0, 0)), b.start(two, b.place(0, 1)))
+	if len(no) != 1 || no[0].Job != two.ID {
+		t.Fatalf("refusals %+v, want the second job's", no)
+	}
+	if no := b.commit(b.start(two, b.place(0, 1))); len(no) != 1 {
+		t.Fatalf("refusals %+v, want one", no)
+	}
+	if n := b.live(); n != 2 {
+		t.Fatalf("%d accelerators are held, want 2", n)
+	}
+	if no := b.commit(b.start(two, b.place(0, 2))); len(no) != 0 {
+		t.Fatalf("the free ones were refused: %+v", no)
+	}
+}
+
+func TestAHolderWhoseEpochHasPassedCommitsNothing(t *testing.T) {
+	t.Parallel()
+	b := newBench(t, 1)
+	j := b.submit(1)
+	_, err := b.TakeEpoch(t.Context(), "eu", "another")
+	b.must(err)
+	_, err = b.CommitCycle(t.Context(), "eu", b.epoch, store.Cycle{Number: 1, Starts: []store.Start{b.start(j, b.place(0, 0))}})
+	if !schema.Is(err, schema.CodeStale) {
+		t.Fatalf("got %v, want stale", err)
+	}
+	if n := b.live(); n != 0 {
+		t.Fatalf("%d accelerators are held", n)
+	}
+}
+
+func (b *bench) end(j schema.Job, rank int, r agentproto.TaskReport) {
+	b.t.Helper()
+	task, err := b.Task(b.t.Context(), store.RunTaskID(j.ID, j.Attempt, rank))
+	b.must(err)
+	r.Task = task.ID
+	if r.Seq == 0 {
+		r.Seq = 9
+	}
+	_, err = b.Report(b.t.Context(), task.Server, agentproto.Report{Tasks: []agentproto.TaskReport{r}})
+	b.must(err)
+}
+
+func (b *bench) job(id string) schema.Job {
+	b.t.Helper()
+	j, err := b.Job(b.t.Context(), id)
+	b.must(err)
+	return j
+}
+
+func TestAGangIsReleasedOnceAndOnlyWhenNothingOfItIsLeft(t *testing.T) {
+	t.Parallel()
+	b := newBench(t, 2)
+	ctx, zero := t.Context(), 0
+	j := b.submit(2)
+	if no := b.commit(b.start(j, b.place(0, 0), b.place(1, 0))); len(no) != 0 {
+		t.Fatalf("refused: %+v", no)
+	}
+	j = b.job(j.ID)
+	b.must(b.DispatchAttempt(ctx, j.ID, 1))
+	b.must(b.DispatchAttempt(ctx, j.ID, 1)) // an activity that is tried again
+	tasks, err := b.JobTasks(ctx, j.ID, 1)
+	b.must(err)
+	if len(tasks) != 2 {
+		t.Fatalf("%d tasks for 2 servers", len(tasks))
+	}
+	for _, v := range b.servers {
+		got, err := b.ClaimTasks(ctx, v.ID)
+		b.must(err)
+		if len(got) != 1 {
+			t.Fatalf("server %s was given %d tasks", v.Name, len(got))
+		}
+		if again, err := b.ClaimTasks(ctx, v.ID); err != nil || len(again) != 0 {
+			t.Fatalf("server %s was given %d tasks again at once (%v)", v.Name, len(again), err)
+		}
+	}
+	b.end(j, 0, agentproto.TaskReport{State: schema.TaskDone, ExitCode: &zero, NoneLeft: true})
+	if _, err := b.SettleAttempt(ctx, j.ID, 1, nil); !schema.Is(err, schema.CodeUnsafe) {
+		t.Fatalf("got %v, want unsafe: one part runs", err)
+	}
+	b.end(j, 1, agentproto.TaskReport{State: schema.TaskDone, ExitCode: &zero, NoneLeft: true})
+	for range 2 {
+		s, err := b.SettleAttempt(ctx, j.ID, 1, nil)
+		b.must(err)
+		if s.State != schema.JobCompleted || s.Outcome != schema.AttemptCompleted {
+			t.Fatalf("settled as %+v", s)
+		}
+	}
+	rows, err := b.Ledger(ctx, j.ID)
+	b.must(err)
+	held, err := b.JobAllocations(ctx, j.ID)
+	b.must(err)
+	var ledger, allocated int64
+	for _, r := range rows {
+		ledger += r.Milliseconds()
+	}
+	for _, a := range held {
+		allocated += int64(a.ReleasedAt - a.AllocatedAt)
+	}
+	if len(rows) != 4 || len(held) != 4 || ledger != allocated {
+		t.Fatalf("%d rows of %d ms for %d allocations of %d ms", len(rows), ledger, len(held), allocated)
+	}
+}
+
+func TestWhatCanNotBeConfirmedIsCordonedAsItIsReleased(t *testing.T) {
+	t.Parallel()
+	b := newBench(t, 1)
+	j := b.submit(1)
+	b.commit(b.start(j, b.place(0, 0)))
+	j = b.job(j.ID)
+	b.must(b.DispatchAttempt(t.Context(), j.ID, 1))
+	_, err := b.ClaimTasks(t.Context(), b.servers[0].ID)
+	b.must(err)
+	b.must(b.RequestStop(t.Context(), j.ID, 1, schema.AttemptLost, "health", "the agent is silent"))
+	s, err := b.SettleAttempt(t.Context(), j.ID, 1, []string{b.servers[0].ID})
+	b.must(err)
+	if s.State != schema.JobQueued {
+		t.Fatalf("a job that lost its server is %s", s.State)
+	}
+	cordons, err := b.Cordons(t.Context(), b.servers[0].ID)
+	b.must(err)
+	if len(cordons) != 1 || cordons[0].Owner != schema.CordonRelease {
+		t.Fatalf("cordons %+v, want one for the release", cordons)
+	}
+	if no := b.commit(store.Start{Job: j.ID, Attempt: 2, Places: []store.Place{b.place(0, 2)}}); len(no) != 1 {
+		t.Fatal("a server whose release is unconfirmed was given out")
+	}
+}
+
+func TestHowAnAttemptEnds(t *testing.T) {
+	t.Parallel()
+	zero, seven := 0, 7
+	ok := agentproto.TaskReport{State: schema.TaskDone, ExitCode: &zero, NoneLeft: true}
+	for name, c := range map[string]struct {
+		stop    schema.AttemptOutcome
+		report  agentproto.TaskReport
+		outcome schema.AttemptOutcome
+		state   schema.JobState
+	}{
+		"exit code 0":                         {"", ok, schema.AttemptCompleted, schema.JobCompleted},
+		"another exit code":                   {"", agentproto.TaskReport{State: schema.TaskFailed, ExitCode: &seven, NoneLeft: true}, schema.AttemptFailed, schema.JobFailed},
+		"the server would not start it":       {"", agentproto.TaskReport{State: schema.TaskFailed, NoneLeft: true, Text: "refused"}, schema.AttemptUnstarted, schema.JobQueued},
+		"cancelled, though it ended well":     {schema.AttemptCancelled, ok, schema.AttemptCancelled, schema.JobCancelled},
+		"ran past its limit":                  {schema.AttemptTimeout, agentproto.TaskReport{State: schema.TaskFailed, Signal: "KILL", NoneLeft: true}, schema.AttemptTimeout, schema.JobTimeout},
+		"preempted":                           {schema.AttemptPreempted, agentproto.TaskReport{State: schema.TaskFailed, Signal: "TERM", NoneLeft: true}, schema.AttemptPreempted, schema.JobQueued},
+		"preempted, but it had done its work": {schema.AttemptPreempted, ok, schema.AttemptCompleted, schema.JobCompleted},
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			b := newBench(t, 1)
+			j := b.submit(1)
+			b.commit(b.start(j, b.place(0, 0)))
+			j = b.job(j.ID)
+			b.must(b.DispatchAttempt(t.Context(), j.ID, 1))
+			_, err := b.ClaimTasks(t.Context(), b.servers[0].ID)
+			b.must(err)
+			if c.stop != "" {
+				b.must(b.RequestStop(t.Context(), j.ID, 1, c.stop, "test", "because"))
+				b.must(b.RequestStop(t.Context(), j.ID, 1, schema.AttemptCancelled, "test", "a later word")) // the first stands
+			}
+			b.end(j, 0, c.report)
+			s, err := b.SettleAttempt(t.Context(), j.ID, 1, nil)
+			b.must(err)
+			if s.Outcome != c.outcome || s.State != c.state {
+				t.Fatalf("got %+v, want %s and %s", s, c.outcome, c.state)
+			}
+			// A report that comes late, or again, touches nothing.
+			b.end(j, 0, agentproto.TaskReport{Seq: 99, State: schema.TaskFailed, ExitCode: &seven, NoneLeft: true})
+			if got := b.job(j.ID); got.State != c.state {
+				t.Fatalf("a late report made the job %s", got.State)
+			}
+		})
+	}
+}
+
+func TestOneIdempotencyKeyIsOneJobForEver(t *testing.T) {
+	t.Parallel()
+	b := newBench(t, 1)
+	in := store.NewJob{Tenant: "blue", Project: "main", Spec: "h100x2", Nodes: 1, Command: []string{"true"}}
+	ids := make([]string, 20)
+	var wg sync.WaitGroup
+	for i := range ids {
+		wg.Go(func() {
+			j, _, err := b.SubmitJob(context.Background(), "test", "K", "body-1", in)
+			if err != nil {
+				t.Error(err)
+			}
+			ids[i] = j.ID
+		})
+	}
+	wg.Wait()
+	for _, id := range ids {
+		if id != ids[0] {
+			t.Fatalf("one key made %s and %s", ids[0], id)
+		}
+	}
+	if _, _, err := b.SubmitJob(t.Context(), "test", "K", "body-2", in); !schema.Is(err, schema.CodeReused) {
+		t.Fatalf("got %v, want idempotency-reused", err)
+	}
+}
+
+func TestEventNumbersBecomeVisibleInOrder(t *testing.T) {
+	t.Parallel()
+	s := storetest.Open(t)
+	const writers, each = 8, 50
+	done := make(chan struct{})
+	var wg sync.WaitGroup
+	for range writers {
+		wg.Go(func() {
+			for range each {
+				if err := s.CreateOne(context.Background()); err != nil {
+					t.Error(err)
+				}
+			}
+		})
+	}
+	go func() { wg.Wait(); close(done) }()
+	var at int64
+	deadline := time.After(30 * time.Second)
+	for at < writers*each {
+		ev, next, err := s.WaitEvents(t.Context(), at, 7, store.EventFilter{}, time.Second)
+		if err != nil {
+			t.Fatal(err)
+		}
+		for _, e := range ev {
+			if e.Seq != at+1 {
+				t.Fatalf("after %d comes %d", at, e.Seq)
+			}
+			at = e.Seq
+		}
+		at = next
+		select {
+		case <-deadline:
+			t.Fatalf("only %d events came", at)
+		default:
+		}
+	}
+	<-done
+}
+
+func TestTheLedgerAndTheEventsAreOnlyEverAddedTo(t *testing.T) {
+	t.Parallel()
+	b := newBench(t, 1)
+	for _, q := range []string{"UPDATE events SET kind = 'x'", "DELETE FROM events"} {
+		if err := b.Exec(t.Context(), q); err == nil {
+			t.Fatalf("%s was allowed", q)
+		}
+	}
+}
