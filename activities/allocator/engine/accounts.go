@@ -17,7 +17,6 @@ type account struct {
 	running    int
 	quotas     map[string]*quota // by model; "" = all
 	held       map[string]*held
-	share      float64 // decayed usage over weight, as of the last time it was asked for
 }
 
 // quota is one row of the tree, in thousandths of an accelerator.

@@ -72,6 +72,7 @@ func (s *State) estimate(j *job, code Code) (*ETA, string) {
 			return nil, "an earlier attempt is still being released"
 		}
 		return &ETA{P50: j.NotBefore, P90: j.NotBefore, Basis: "not before, if accelerators are free then", At: at(s.now)}, ""
+	default: // it waits for accelerators: the plan says when
 	}
 	if j.plan == nil {
 		return nil, "too far back in the queue for a planned start"

@@ -236,8 +236,10 @@ func (s *State) detail(j *job, code Code) (Detail, []Blocker, string) {
 
 	case Preempting:
 		return s.preemptingDetail(j)
+
+	default: // DISPATCHING is not the engine's: the job has left its queue
+		return Detail{}, blockers, ""
 	}
-	return Detail{}, blockers, ""
 }
 
 func (s *State) specDetail(j *job) Detail {

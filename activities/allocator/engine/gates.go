@@ -8,7 +8,6 @@ import (
 // verdict is what a cycle found about a shape: the code of its first job and the numbers it rests on.
 type verdict struct {
 	code  Code
-	rest  Code // of the jobs behind the first
 	cycle int64
 
 	account  *account // QUOTA, JOB_LIMIT, GUARANTEE_ONLY
@@ -28,8 +27,9 @@ func (v *verdict) contends() bool {
 	switch v.code {
 	case Behind, Unhealthy, Fragmented, Capacity, Preempting, WindowAhead:
 		return true
+	default:
+		return false // it waits for something else, and takes nobody's turn
 	}
-	return false
 }
 
 // gate is the first reason that keeps the whole shape from being placed, by everything but free accelerators.
@@ -145,8 +145,8 @@ func (s *State) guaranteeGate(sh *shape, model string) verdict {
 	asked := sh.milli()
 	for _, a := range sh.group.account.chain {
 		for _, m := range modelKeys(model) {
-			if !s.guarantees(m) || a.project != "" && !s.projectGuarded(a, m) {
-				continue
+			if !s.guarantees(m) || a.project != "" && a.guarantee(m) == 0 {
+				continue // the tenant does not divide its guarantee among projects: its own counts
 			}
 			h := a.of(m)
 			if h.nonPreemptible+h.claimedFixed+asked > a.guarantee(m) {
@@ -158,11 +158,6 @@ func (s *State) guaranteeGate(sh *shape, model string) verdict {
 		}
 	}
 	return verdict{}
-}
-
-// projectGuarded says whether the tenant divides its guarantee among projects; if not, the tenant's own counts.
-func (s *State) projectGuarded(a *account, model string) bool {
-	return a.guarantee(model) > 0
 }
 
 func (s *State) budgetGate(sh *shape, model string) verdict {

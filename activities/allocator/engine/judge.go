@@ -4,6 +4,7 @@ import "slices"
 
 // judge finds, once all starts are made, why each shape waits. It looks at shapes, not at jobs.
 func (s *State) judge() {
+	var turned []*shape
 	for _, sh := range s.shapes {
 		if sh.queue.len() == 0 {
 			sh.verdict = verdict{cycle: s.cycle}
@@ -13,8 +14,12 @@ func (s *State) judge() {
 		changed := sh.verdict.code != v.code && !s.cfg.Quiet
 		sh.verdict = v
 		if changed {
-			sh.queue.each(func(j *job) bool { s.touch(j); return true })
+			turned = append(turned, sh)
 		}
+	}
+	slices.SortFunc(turned, compareShapes) // so that the same facts report in the same order
+	for _, sh := range turned {
+		sh.queue.each(func(j *job) bool { s.touch(j); return true })
 	}
 	// Those at the head of a line, and those victims make room for, have reasons of their own.
 	for _, j := range s.stats.special {
@@ -158,6 +163,7 @@ func (s *State) judgement(j *job) (Code, uint64) {
 		put(int64(d.blocks), int64(d.free), int64(d.largest), d.next, int64(d.healed), int64(mix(d.nextJob)))
 	case Preempting:
 		put(j.plan.grace, int64(s.releasedOf(j.plan)))
+	default: // their numbers are the job's own, and change with it
 	}
 	if j.plan != nil {
 		put(j.plan.start)
@@ -174,7 +180,7 @@ func (s *State) codeOf(j *job) Code {
 		return v.code
 	}
 	if j.parked != "" {
-		if v := s.parkedFixable(j); v.code != "" {
+		if v := s.fixable(j.shape); v.code != "" {
 			return v.code
 		}
 		if st := s.stop(j.shape); st != nil && codeRank(j.parked) > codeRank(QueueStopped) {
@@ -194,9 +200,6 @@ func (s *State) codeOf(j *job) Code {
 	}
 	return code
 }
-
-// parkedFixable looks at a shape none of whose jobs stands in line, and which so has no verdict of its own.
-func (s *State) parkedFixable(j *job) verdict { return s.fixable(j.shape) }
 
 var codeOrder = []Code{
 	SpecUnavailable, NeverFits, DependencyFailed, Held, QueueStopped, NotBefore, DependencyWait, JobLimit,

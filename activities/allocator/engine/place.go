@@ -34,9 +34,6 @@ func (s *State) askFor(j *job) ask {
 	return a
 }
 
-// least is the fewest whole accelerators a bay must have free to be worth a look.
-func (a *ask) least() int { return a.k }
-
 // allows says whether a job of the shape may use the server at all, busy or not.
 func (a *ask) allows(srv *server) bool {
 	if a.cluster != "" && srv.Cluster != a.cluster || a.site != "" && srv.Site != a.site ||
@@ -164,7 +161,7 @@ func (s *State) candidates(a *ask, p *pool, want int) ([]candidate, int) {
 		cands = append(cands, c)
 		total += c.n
 	}
-	for f := a.least(); f < len(p.byFree); f++ {
+	for f := a.k; f < len(p.byFree); f++ {
 		for _, c := range p.byFree[f] {
 			if s.classFits(a, c) {
 				add(candidate{

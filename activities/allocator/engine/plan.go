@@ -18,7 +18,6 @@ type plan struct {
 	bays    []*bay
 	victims []*alloc
 	grace   int64
-	sticky  bool // it keeps the head of its family although fair share would put others first now
 	made    int64
 	cycle   int64 // last cycle that upheld it
 	nodes   []int // accelerators of each bay, to notice a bay that shrank

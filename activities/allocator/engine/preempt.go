@@ -171,7 +171,6 @@ type offer struct {
 	bay     *bay
 	victims []*alloc
 	lost    time.Duration
-	version int
 	index   int
 }
 

@@ -69,7 +69,6 @@ type pool struct {
 	domains [levels]map[string]*domain
 	// installed, schedulable, free, in whole accelerators
 	installed, schedulable, free int
-	size                         int // the largest bay
 }
 
 // levels counts the levels a pool is indexed by: nvlink, rack, site, region.
@@ -297,7 +296,6 @@ func (p *pool) count(b *bay, sign int) {
 	p.installed += sign * len(b.accels)
 	p.schedulable += sign * len(b.ready)
 	p.free += sign * b.free
-	p.size = max(p.size, len(b.accels))
 	for l, name := range b.domainNames() {
 		if d := p.domains[l][name]; d != nil {
 			for len(d.fits) <= b.free {

@@ -90,6 +90,7 @@ func TestReasonsAreSoundAndMinimal(t *testing.T) {
 				if after, ok := p.Explain(id); ok && after.Code == engine.Held {
 					t.Fatalf("%s is released and still HELD", id)
 				}
+			default: // no one fact clears it
 			}
 		}
 	})

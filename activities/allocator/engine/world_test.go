@@ -31,7 +31,6 @@ type world struct {
 	dying   map[string]time.Time
 	budgets map[string]engine.Budget
 	seq     int64
-	spare   int
 }
 
 type live struct {
@@ -269,6 +268,7 @@ func (w *world) checkReasons(t *rapid.T) {
 			if why.Detail["free_total"].(int) < why.Detail["needed_block"].(int) {
 				t.Fatalf("%s waits FRAGMENTED %v", id, why.Detail)
 			}
+		default: // its details were looked at above
 		}
 		if why.ETA == nil && why.NoETA == "" {
 			t.Fatalf("%s has no estimate and no why", id)
