@@ -7,6 +7,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/google/go-cmp/cmp"
 	"pgregory.net/rapid"
 
 	"gpupool/activities/allocator/engine"
@@ -275,4 +276,26 @@ func TestImpossibleRequestsTouchNobody(t *testing.T) {
 			}
 		})
 	}
+}
+
+// TestTheSameFactsGiveTheSameDecisions builds a world twice and compares everything one more cycle says.
+func TestTheSameFactsGiveTheSameDecisions(t *testing.T) {
+	t.Parallel()
+	rapidCheck(t, worlds(t)/20, func(t *rapid.T) {
+		w := drawWorld(t)
+		for range rapid.IntRange(2, 8).Draw(t, "events") {
+			w.step(t)
+		}
+		more := []engine.Job{w.drawJob(t), w.drawJob(t), w.drawJob(t)}
+		decide := func() engine.Result {
+			p := w.again()
+			for _, j := range more {
+				p.SetJob(j)
+			}
+			return p.Cycle(w.now)
+		}
+		if diff := cmp.Diff(decide(), decide()); diff != "" {
+			t.Fatalf("the same facts decide otherwise:\n%s", diff)
+		}
+	})
 }
