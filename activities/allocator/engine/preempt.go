@@ -352,10 +352,18 @@ func (h *hunter) fewest(b *bay, cands []*alloc) []*alloc {
 	if len(cands) > 8 {
 		return h.spareOn(b, cands)
 	}
+	need, frees := h.shortBy(b, cands)
 	var best []*alloc
 	var bestLost time.Duration
 	set := make([]*alloc, 0, 8)
 	for mask := 1; mask < 1<<len(cands); mask++ {
+		freed := 0
+		for i, n := range frees {
+			freed += n * (mask >> i & 1)
+		}
+		if freed < need {
+			continue
+		}
 		set = set[:0]
 		lost := time.Duration(0)
 		for i, al := range cands {
@@ -372,6 +380,27 @@ func (h *hunter) fewest(b *bay, cands []*alloc) []*alloc {
 		}
 	}
 	return best
+}
+
+// shortBy is how many whole accelerators a bay lacks for a node, and how many each candidate could free at most.
+func (h *hunter) shortBy(b *bay, cands []*alloc) (need int, frees []int) {
+	need, frees = h.k, make([]int, len(cands))
+	for _, dev := range b.accels {
+		if !dev.ok {
+			continue
+		}
+		idle := true
+		for _, al := range dev.holders {
+			idle = idle && h.taken[al]
+			if i := slices.Index(cands, al); i >= 0 {
+				frees[i]++
+			}
+		}
+		if idle {
+			need--
+		}
+	}
+	return need, frees
 }
 
 // spareOn drops candidates that are not needed, the last (most expensive) first.
