@@ -83,7 +83,7 @@ func (r *repairing) drain(ctx workflow.Context) error {
 	if r.plan.Hung {
 		limit = min(limit, r.plan.Timing.Silent)
 	}
-	for {
+	for cut := false; ; {
 		var d health.DrainState
 		drained, err := r.await(ctx, limit, func(ctx workflow.Context) (bool, error) {
 			ctx = local(ctx)
@@ -93,32 +93,33 @@ func (r *repairing) drain(ctx workflow.Context) error {
 		if err != nil || drained {
 			return err
 		}
-		if d.Silent < r.plan.Timing.Silent {
+		if cut || d.Silent < r.plan.Timing.Silent {
 			if err := r.callPerson(ctx, schema.FailDrainOverdue, fmt.Sprintf("jobs still hold accelerators of %s, %s after they were asked to end: see its jobs", r.plan.Name, limit)); err != nil {
 				return err
 			}
 			continue
 		}
-		if err := r.cutPower(ctx); err != nil {
+		if cut, err = r.cutPower(ctx); err != nil {
 			return err
 		}
 	}
 }
 
-func (r *repairing) cutPower(ctx workflow.Context) error {
+// cutPower reports whether the power is proven to be off, and then ends what ran there.
+func (r *repairing) cutPower(ctx workflow.Context) (cut bool, err error) {
 	var site *bmc.Activities
 	var record *health.Activities
 	at := atSite(ctx, r.plan.Site, r.plan.Timing.BMC)
-	err := workflow.ExecuteActivity(at, site.PowerOff, bmc.Act{Server: r.plan.Server, SilentFor: r.plan.Timing.Silent}).Get(at, nil)
+	err = workflow.ExecuteActivity(at, site.PowerOff, bmc.Act{Server: r.plan.Server, SilentFor: r.plan.Timing.Silent}).Get(at, nil)
 	switch {
 	case ctx.Err() != nil:
-		return ctx.Err()
+		return false, ctx.Err()
 	case err != nil:
 		f := failureOf(err)
-		return r.callPerson(ctx, f.Code, fmt.Sprintf("%s is silent, holds jobs, and its power could not be cut: %s. Switch it off by hand", r.plan.Name, f.Text))
+		return false, r.callPerson(ctx, f.Code, fmt.Sprintf("%s is silent, holds jobs, and its power could not be cut: %s. Switch it off by hand", r.plan.Name, f.Text))
 	}
 	lctx := local(ctx)
-	return workflow.ExecuteLocalActivity(lctx, record.EndTasks, r.plan.Server, "the server's agent was silent; its power was cut").Get(lctx, nil)
+	return true, workflow.ExecuteLocalActivity(lctx, record.EndTasks, r.plan.Server, "the server's agent was silent; its power was cut").Get(lctx, nil)
 }
 
 // powerCycle tries the one thing that may cure a server that hangs, before a technician walks. If its agent comes back,

@@ -134,7 +134,9 @@ func (s *Store) PoweredOff(ctx context.Context, server, why string) error {
 				return err
 			}
 		}
-		return nil
+		// What ended before without proof that no process is left has that proof now.
+		_, err := tx.exec("UPDATE tasks SET none_left = TRUE WHERE server = ? AND ended > 0 AND NOT none_left", server)
+		return err
 	})
 }
 
