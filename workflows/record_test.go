@@ -1,0 +1,236 @@
+//go:build record
+
+package workflows_test
+
+import (
+	"context"
+	"flag"
+	"log/slog"
+	"os"
+	"path/filepath"
+	"testing"
+	"time"
+
+	enumspb "go.temporal.io/api/enums/v1"
+	historypb "go.temporal.io/api/history/v1"
+	"go.temporal.io/api/temporalproto"
+	"go.temporal.io/sdk/client"
+	sdklog "go.temporal.io/sdk/log"
+	"go.temporal.io/sdk/worker"
+
+	"gpupool/activities/health"
+	"gpupool/activities/install"
+	"gpupool/schema"
+	"gpupool/schema/agentproto"
+	"gpupool/worker/embedded"
+	"gpupool/worker/namespace"
+	"gpupool/workflows"
+)
+
+// recording says that this build records histories.
+const recording = true
+
+var update = flag.Bool("update", false, "write the recorded histories to testdata; TestHistoriesReplay reads them")
+
+// TestRecordHistories runs servers' processes on a real Temporal server and keeps their histories:
+//
+//	go test -tags record -run TestRecordHistories ./workflows/ -update
+//
+// A change of a workflow that replays what is in testdata is safe for processes that run; one that doesn't needs
+// workflow.GetVersion, and a new recording beside the old ones, never in their place.
+func TestRecordHistories(t *testing.T) {
+	log := slog.New(slog.NewTextHandler(t.Output(), &slog.HandlerOptions{Level: slog.LevelWarn}))
+	srv, err := embedded.Start(t.Context(), embedded.Options{Dir: t.TempDir(), Logger: log})
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer func() { must(t, srv.Stop()) }()
+	c, err := client.Dial(client.Options{HostPort: srv.HostPort(), Namespace: namespace.Default, Identity: "recorder", Logger: sdklog.NewStructuredLogger(log)})
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer c.Close()
+
+	stories := map[string]func(*testing.T, *story){
+		"onboard-good":             onboardGood,
+		"onboard-retry-skip-abort": onboardVerbs,
+		"repair-returned-twice":    repairTwice,
+		"repair-self-cured":        repairSelfCured,
+	}
+	for name, tell := range stories {
+		t.Run(name, func(t *testing.T) {
+			s := newStory(t, c)
+			tell(t, s)
+			s.keep(t, name)
+		})
+	}
+}
+
+// story is a world on a real Temporal server, in real time.
+type story struct {
+	*world
+	client client.Client
+	run    client.WorkflowRun
+}
+
+func newStory(t *testing.T, c client.Client) *story {
+	w := newWorld(t, nil,
+		install.Timing{PhoneHome: 3 * time.Second, BMC: 10 * time.Second, Setup: 5 * time.Second, Inventory: 5 * time.Second, BurnIn: 3 * time.Second, AgentSilent: time.Minute, AgentBack: 5 * time.Second, Undo: 5 * time.Second},
+		health.Timing{Drain: 5 * time.Second, Silent: time.Second, Technician: time.Hour, BMC: 10 * time.Second, AgentBack: 5 * time.Second, Inventory: 5 * time.Second, BurnIn: 3 * time.Second})
+	s := &story{world: w, client: c}
+	w.signal = func(name string, arg any) {
+		_ = c.SignalWorkflow(context.Background(), workflows.ServerID(w.server.ID), "", name, arg) // before its start there is nobody to tell
+	}
+	core := worker.New(c, workflows.CoreQueue, worker.Options{Identity: "recorder"})
+	site := worker.New(c, workflows.SiteQueue("hall-1"), worker.Options{Identity: "recorder", DisableWorkflowWorker: true})
+	w.register(core, site)
+	must(t, core.Start())
+	must(t, site.Start())
+	t.Cleanup(func() { site.Stop(); core.Stop() })
+	return s
+}
+
+func (s *story) start(t *testing.T, wf any, arg any) {
+	t.Helper()
+	run, err := s.client.ExecuteWorkflow(t.Context(), client.StartWorkflowOptions{ID: workflows.ServerID(s.server.ID), TaskQueue: workflows.CoreQueue, WorkflowExecutionErrorWhenAlreadyStarted: true}, wf, arg)
+	if err != nil {
+		t.Fatal(err)
+	}
+	s.run = run
+}
+
+func (s *story) update(t *testing.T, name string, arg any) error {
+	t.Helper()
+	h, err := s.client.UpdateWorkflow(t.Context(), client.UpdateWorkflowOptions{WorkflowID: s.run.GetID(), UpdateName: name, WaitForStage: client.WorkflowUpdateStageCompleted, Args: []any{arg}})
+	if err != nil {
+		return err
+	}
+	return h.Get(t.Context(), nil)
+}
+
+// until waits for the record to show something.
+func (s *story) until(t *testing.T, what string, ok func(schema.Server) bool) {
+	t.Helper()
+	watch := s.db.Watch("all")
+	defer watch.Close()
+	deadline := time.After(30 * time.Second)
+	for {
+		v, err := s.db.Server(t.Context(), s.server.ID)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if ok(v) {
+			return
+		}
+		select {
+		case <-watch.C:
+		case <-deadline:
+			t.Fatalf("waited for %s; the server is %s at %q: %s", what, v.Phase, v.Step, v.FailureText)
+		}
+	}
+}
+
+func (s *story) keep(t *testing.T, name string) {
+	t.Helper()
+	h := &historypb.History{}
+	it := s.client.GetWorkflowHistory(t.Context(), s.run.GetID(), s.run.GetRunID(), true, enumspb.HISTORY_EVENT_FILTER_TYPE_ALL_EVENT)
+	for it.HasNext() {
+		e, err := it.Next()
+		if err != nil {
+			t.Fatal(err)
+		}
+		h.Events = append(h.Events, e)
+	}
+	if h.Events[len(h.Events)-1].EventType != enumspb.EVENT_TYPE_WORKFLOW_EXECUTION_COMPLETED {
+		t.Fatalf("the process ended with %s", h.Events[len(h.Events)-1])
+	}
+	b, err := temporalproto.CustomJSONMarshalOptions{Indent: " "}.Marshal(h)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if *update {
+		must(t, os.MkdirAll("testdata", 0o755))
+		must(t, os.WriteFile(filepath.Join("testdata", name+".json"), append(b, '\n'), 0o644))
+	}
+}
+
+func onboardGood(t *testing.T, s *story) {
+	s.start(t, workflows.OnboardServer, workflows.OnboardInput{Server: s.server.ID, By: "ann"})
+	s.until(t, "the pool", func(v schema.Server) bool { return v.Phase == schema.PhaseAvailable })
+}
+
+func onboardVerbs(t *testing.T, s *story) {
+	s.dead = true
+	s.answer = func(task agentproto.Task) *agentproto.TaskReport {
+		switch task.Kind {
+		case schema.TaskDrivers:
+			return &agentproto.TaskReport{State: schema.TaskFailed, Text: "no module for this kernel", NoneLeft: true}
+		case schema.TaskBurnIn:
+			return &agentproto.TaskReport{State: schema.TaskFailed, Text: "tool missing", NoneLeft: true}
+		}
+		return s.goodAnswer(task)
+	}
+	s.start(t, workflows.OnboardServer, workflows.OnboardInput{Server: s.server.ID, By: "ann"})
+	s.until(t, "a failed provision", func(v schema.Server) bool { return v.FailureCode != "" })
+	s.mu.Lock()
+	s.dead = false
+	s.mu.Unlock()
+	must(t, s.update(t, workflows.UpdateRetry, workflows.Retry{By: "ann"}))
+	s.until(t, "failed drivers", func(v schema.Server) bool { return v.FailureCode != "" && v.Step == schema.StepDrivers })
+	must(t, s.update(t, workflows.UpdateSkip, workflows.Skip{Step: schema.StepDrivers, Reason: "built in", By: "ann"}))
+	s.until(t, "an inconclusive burn-in", func(v schema.Server) bool { return v.FailureCode == string(schema.FailInconclusive) })
+	must(t, s.update(t, workflows.UpdateAbort, workflows.Abort{Reason: "enough", By: "ann"}))
+	s.until(t, "the undo", func(v schema.Server) bool { return v.Phase == schema.PhaseEnrolled })
+}
+
+func repairTwice(t *testing.T, s *story) {
+	s.inPool(t)
+	job := s.runJob(t)
+	r := s.fail(t)
+	s.start(t, workflows.RepairServer, workflows.RepairInput{Repair: r.ID})
+	s.endJob(t, job)
+	s.until(t, "the drain", func(v schema.Server) bool { return v.Phase == schema.PhaseRepairing })
+	// The record is a moment ahead of the process: a word that comes too early is refused, and said again.
+	waitFor(t, func() error {
+		return s.update(t, workflows.UpdateDone, workflows.Done{NewSerial: "GPU-9", By: "tom"})
+	})
+	waitFor(t, func() error {
+		got, err := s.db.Repair(t.Context(), r.ID)
+		if err == nil && got.Returns == 0 {
+			err = schema.Conflict("not yet returned", "")
+		}
+		return err
+	})
+	s.swap("SXM3", "GPU-9")
+	waitFor(t, func() error {
+		return s.update(t, workflows.UpdateDone, workflows.Done{OldSerial: "GPU-3", NewSerial: "GPU-9", By: "tom"})
+	})
+	s.until(t, "the return", func(v schema.Server) bool { return v.Phase == schema.PhaseAvailable })
+}
+
+func repairSelfCured(t *testing.T, s *story) {
+	s.inPool(t)
+	must(t, s.db.ReportFault(t.Context(), s.server.ID, schema.Fault{Source: "platform", Kind: "agent-silent", Severity: schema.SeverityCritical, At: s.db.Now(), Text: "silent", Dedupe: "silent/1"}))
+	r := s.judged(t)
+	s.start(t, workflows.RepairServer, workflows.RepairInput{Repair: r.ID})
+	s.until(t, "the return", func(v schema.Server) bool { return v.Phase == schema.PhaseAvailable })
+}
+
+// waitFor repeats f until it succeeds.
+func waitFor(t *testing.T, f func() error) {
+	t.Helper()
+	tick := time.NewTicker(20 * time.Millisecond)
+	defer tick.Stop()
+	deadline := time.After(20 * time.Second)
+	for {
+		err := f()
+		if err == nil {
+			return
+		}
+		select {
+		case <-tick.C:
+		case <-deadline:
+			t.Fatal(err)
+		}
+	}
+}
