@@ -1,7 +1,7 @@
 // Package deps_test holds up the repository's walls: who may import whom, what stays pure, what a
 // binary links, what the tree looks like. Each wall says why it stands. They read `go list`, so they
 // compile nothing.
-package deps_test
+package gpupool_test
 
 import (
 	"bytes"

@@ -7,6 +7,7 @@ import (
 	"path/filepath"
 	"strings"
 	"testing"
+	"time"
 
 	"gpupool/schema"
 	"gpupool/schema/agentproto"
@@ -15,9 +16,12 @@ import (
 )
 
 // Open gives a fresh SQLite store that is closed when the test ends.
-func Open(t testing.TB) *store.Store {
+func Open(t testing.TB) *store.Store { t.Helper(); return OpenAt(t, nil) }
+
+// OpenAt is Open by a clock of the test's; nil is the wall's.
+func OpenAt(t testing.TB, clock func() time.Time) *store.Store {
 	t.Helper()
-	s, err := store.Open(t.Context(), store.Config{Driver: "sqlite", DSN: filepath.Join(t.TempDir(), "gpupool.db")})
+	s, err := store.Open(t.Context(), store.Config{Driver: "sqlite", DSN: filepath.Join(t.TempDir(), "gpupool.db"), Clock: clock})
 	if err != nil {
 		t.Fatal(err)
 	}
