@@ -3,6 +3,7 @@ package api
 import (
 	"crypto/rand"
 	"encoding/hex"
+	"errors"
 	"net/http"
 	"strconv"
 	"sync/atomic"
@@ -74,7 +75,7 @@ func (s *Server) recovered(c *gin.Context) {
 	if p == nil {
 		return
 	}
-	if p == http.ErrAbortHandler {
+	if err, ok := p.(error); ok && errors.Is(err, http.ErrAbortHandler) {
 		panic(p)
 	}
 	s.c.Log.ErrorContext(c.Request.Context(), "api: a handler panicked", "route", c.FullPath(), "panic", p, "stack", stack(), "request", c.Writer.Header().Get("X-Request-Id"))

@@ -125,30 +125,27 @@ func (r *relayed) ask(ctx context.Context, to func() netip.AddrPort, m *dhcpv4.D
 
 // bind goes through DORA until it is acknowledged.
 func (r *relayed) bind(ctx context.Context, to func() netip.AddrPort) error {
-	for ctx.Err() == nil {
-		d, err := dhcpv4.NewDiscovery(r.hw)
-		if err != nil {
-			return err
-		}
-		offer, err := r.ask(ctx, to, d)
-		if err != nil {
-			return err
-		}
-		q, err := dhcpv4.NewRequestFromOffer(offer)
-		if err != nil {
-			return err
-		}
-		ack, err := r.ask(ctx, to, q)
-		if err != nil {
-			return err
-		}
-		if ack.MessageType() == dhcpv4.MessageTypeAck {
-			r.ip, r.id = ack.YourIPAddr, ack.ServerIdentifier()
-			return nil
-		}
-		return fmt.Errorf("%s to the REQUEST of the %s that was offered", ack.MessageType(), offer.YourIPAddr)
+	d, err := dhcpv4.NewDiscovery(r.hw)
+	if err != nil {
+		return err
 	}
-	return errUnanswered
+	offer, err := r.ask(ctx, to, d)
+	if err != nil {
+		return err
+	}
+	q, err := dhcpv4.NewRequestFromOffer(offer)
+	if err != nil {
+		return err
+	}
+	ack, err := r.ask(ctx, to, q)
+	if err != nil {
+		return err
+	}
+	if ack.MessageType() == dhcpv4.MessageTypeAck {
+		r.ip, r.id = ack.YourIPAddr, ack.ServerIdentifier()
+		return nil
+	}
+	return fmt.Errorf("%s to the REQUEST of the %s that was offered", ack.MessageType(), offer.YourIPAddr)
 }
 
 // TestKilledRightAfterAnACK: fifty clients bind, the server is killed in the middle of it, a standby on the same

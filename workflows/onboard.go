@@ -46,7 +46,6 @@ type onboarding struct {
 
 	step    schema.Step                     // the one that runs or stopped
 	failure *schema.StepFailure             // set while it waits for a person
-	verdict func()                          // ends that wait
 	retry   *Retry                          // the person's decision
 	skip    *Skip                           //
 	aborted *Abort                          //

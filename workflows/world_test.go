@@ -329,6 +329,7 @@ func (w *world) goodAnswer(t agentproto.Task) *agentproto.TaskReport {
 			res.Devices = append(res.Devices, d.Serial)
 		}
 		r.Result = marshal(res)
+	default: // the rest has no result
 	}
 	return r
 }

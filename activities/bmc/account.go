@@ -45,7 +45,7 @@ func (c *Client) account(ctx context.Context, user string) (string, error) {
 	}
 	list, err := c.conn.collect(ctx, accounts, lenient)
 	var barred *Error
-	if errors.As(err, &barred) && barred.Kind == ErrPasswordChange {
+	if errors.As(err, &barred) && errors.Is(barred.Kind, ErrPasswordChange) {
 		// Barred from looking, and told where to go: the message's argument is the account (Base registry).
 		for _, arg := range barred.Args {
 			if strings.HasPrefix(arg, "/redfish/") {

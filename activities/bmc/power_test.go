@@ -31,7 +31,7 @@ func TestPowerIsBroughtThereAndProvenOnEveryMachine(t *testing.T) {
 					t.Fatalf("after %s the power is %v", step.want, s.PowerOn())
 				}
 			}
-			if !<-offs || !<-offs {
+			if first, second := <-offs, <-offs; !first || !second {
 				t.Fatal("the OS was not asked first")
 			}
 			if bad := refusals(s); bad != nil {

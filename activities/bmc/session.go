@@ -42,7 +42,7 @@ func (c *conn) root(ctx context.Context) (*resource, error) {
 	}
 	if a.status != http.StatusOK {
 		e := c.refusal("", "/redfish/v1/", asGofish(a))
-		if e.Kind == ErrNotFound {
+		if errors.Is(e.Kind, ErrNotFound) {
 			e.Hint = "no Redfish service at this address; is it the BMC's, and is Redfish switched on?"
 		}
 		return nil, e
@@ -206,7 +206,7 @@ func (c *conn) openSession(ctx context.Context, root *resource, l Login) (Secret
 	switch {
 	case has(strings.Split(e.MessageID, ","), "SessionLimitExceeded"):
 		e.Kind, e.Hint = ErrBusy, "all sessions of the bmc are taken; they end by its own timeout, or log others out"
-	case e.Kind == ErrRefused && a.status == http.StatusForbidden, e.Kind == ErrCredential:
+	case errors.Is(e.Kind, ErrRefused) && a.status == http.StatusForbidden, errors.Is(e.Kind, ErrCredential):
 		e.Kind, e.Hint = ErrCredential, hintPassword
 	}
 	return "", "", e
@@ -226,7 +226,7 @@ func (c *conn) proveBasic(ctx context.Context, l Login) error {
 		return nil
 	}
 	e := c.refusal("", uri, asGofish(a))
-	if e.Kind == ErrRefused || e.Kind == ErrCredential {
+	if errors.Is(e.Kind, ErrRefused) || errors.Is(e.Kind, ErrCredential) {
 		e.Kind, e.Hint = ErrCredential, hintPassword
 	}
 	return e

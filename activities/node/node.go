@@ -78,8 +78,9 @@ func payload(in Ask, v schema.Server) ([]byte, error) {
 		return json.Marshal(agentproto.Setup{Profile: in.Profile, Vendor: vendorOf(v.Model)})
 	case schema.TaskInventory:
 		return []byte("{}"), nil
+	default:
+		return nil, temporalerr.Wrap(schema.Invalid("kind", string(in.Kind), "inventory, drivers, runtime or burn-in"))
 	}
-	return nil, temporalerr.Wrap(schema.Invalid("kind", string(in.Kind), "inventory, drivers, runtime or burn-in"))
 }
 
 // DropTask ends work that nobody waits for any more.

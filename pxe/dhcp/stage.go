@@ -62,8 +62,9 @@ func (a Arch) cpu() string {
 		return "x86_64"
 	case EFIArm64, HTTPArm64, UBootArm64, HTTPUBoot64:
 		return "arm64"
+	default:
+		return ""
 	}
-	return ""
 }
 
 // String names the architecture for evidence.
@@ -122,6 +123,7 @@ func (c Config) Stage(a Arch, secure bool) string {
 			return secureX64
 		case EFIArm64, HTTPArm64:
 			return secureArm64
+		default: // no signed program: the plain one's lack of a signature is the firmware's to refuse
 		}
 	}
 	if f, ok := c.Stages[a]; ok {

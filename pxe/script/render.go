@@ -43,6 +43,7 @@ TIMEOUT 1
 LABEL disk
   LOCALBOOT 0
 `
+	case IPXE:
 	}
 	return "#!ipxe\n# boot from disk: " + why + `
 echo gpupool: booting from disk

@@ -130,6 +130,7 @@ func (s *Server) Serve(ctx context.Context, c *net.UDPConn) error {
 		case tooMany:
 			s.refuse(c, in, req.name, errOther, "busy: too many transfers", Busy)
 			continue
+		case admitted:
 		}
 		transfers.Go(func() {
 			defer s.release(in.src)

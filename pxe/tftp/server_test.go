@@ -83,10 +83,9 @@ func report(t *testing.T, reports <-chan tftp.Transfer) tftp.Transfer {
 
 // peer is a client packet by packet.
 type peer struct {
-	t    *testing.T
-	c    *net.UDPConn
-	to   netip.AddrPort // the server's port, then the transfer's
-	last []byte
+	t  *testing.T
+	c  *net.UDPConn
+	to netip.AddrPort // the server's port, then the transfer's
 }
 
 func dial(t *testing.T, server netip.AddrPort) *peer {

@@ -383,6 +383,7 @@ func (s *Store) SettleAttempt(ctx context.Context, job string, attempt int, unco
 			to = schema.JobTimeout
 		case schema.AttemptPreempted:
 			to = schema.JobQueued
+		case schema.AttemptFailed, schema.AttemptLive:
 		case schema.AttemptLost, schema.AttemptUnstarted:
 			j.Requeues++
 			if to = schema.JobQueued; j.Requeues > j.RequeueLimit {

@@ -346,6 +346,7 @@ func (s *Server) matches(r *http.Request, path string, manner IfMatch) *reply {
 		if sent == "" && tag != "" {
 			return refuse(http.StatusPreconditionRequired, "PreconditionRequired", "A precondition header or annotation is required to change this resource.")
 		}
+	case IfMatchOptional:
 	}
 	if sent == "" || sent == "*" || tag == "" || sent == tag {
 		return nil

@@ -135,7 +135,7 @@ func (t *Table) scan(batch []*waiter) {
 			return
 		}
 		if try > 2 {
-			time.Sleep(time.Millisecond)
+			<-time.After(time.Millisecond) // a process that was killed is gone a moment later
 		}
 	}
 	for _, w := range batch {
