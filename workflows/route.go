@@ -31,6 +31,7 @@ func (r Routes) Route(e schema.Event) (deliver.Delivery, bool) {
 		again := r.Job
 		again.Job, again.Resumed = e.Job, true
 		return deliver.Delivery{Workflow: JobID(e.Job), Queue: CoreQueue, Signal: JobSignal, Arg: news, Revive: RunJob, ReviveArg: again}, true
+	default:
+		return RouteServer(e)
 	}
-	return RouteServer(e)
 }
