@@ -1,4 +1,4 @@
-// Package deps_test holds up the repository's walls: who may import whom, what stays pure, what a
+// Package gpupool_test holds up the repository's walls: who may import whom, what stays pure, what a
 // binary links, what the tree looks like. Each wall says why it stands. They read `go list`, so they
 // compile nothing.
 package gpupool_test

@@ -13,6 +13,7 @@ import (
 	"go.temporal.io/sdk/client"
 	sdklog "go.temporal.io/sdk/log"
 
+	"gpupool/schema/secret"
 	"gpupool/worker/codec"
 	"gpupool/worker/config"
 	"gpupool/worker/embedded"
@@ -62,11 +63,11 @@ func connect(ctx context.Context, c *config.Config, log *slog.Logger) (cl client
 
 // payloadKeys reads the keys that encrypt what workflows carry. Only a pool in one process makes them by itself: where
 // several need the same keys, making one silently would make two.
-func payloadKeys(c *config.Config) (codec.Keys, error) {
+func payloadKeys(c *config.Config) (secret.Keys, error) {
 	if c.Temporal.Mode == config.Embedded {
-		return codec.LoadOrCreateKeys(c.Temporal.PayloadKeyFile)
+		return secret.LoadOrCreateKeys(c.Temporal.PayloadKeyFile)
 	}
-	return codec.LoadKeys(c.Temporal.PayloadKeyFile)
+	return secret.LoadKeys(c.Temporal.PayloadKeyFile)
 }
 
 func clientTLS(t config.ClientTLS) (*tls.Config, error) {

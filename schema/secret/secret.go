@@ -1,8 +1,10 @@
-// Package secret seals small secrets (BMC passwords, payload keys) with AES-256-GCM under a named key.
+// Package secret seals small secrets (BMC passwords) with AES-256-GCM under a named key, and reads and makes the key
+// files of the pool: this one's and that of worker/codec, which encrypts what workflows carry.
 //
 // Invariant: one key writes, every key in the ring reads, so that a key is rotated by adding one and sealing again.
 // A sealed text is bound to its context (for a BMC: the server's id), so that it can't be moved to another row.
-// Not here: where keys or sealed texts are kept.
+// A key file appears whole or not at all, and is read by nobody but its owner and group.
+// Not here: where key files or sealed texts are kept.
 package secret
 
 import (
@@ -12,9 +14,6 @@ import (
 	"encoding/base64"
 	"errors"
 	"fmt"
-	"os"
-	"path/filepath"
-	"strings"
 )
 
 // ErrUnknownKey says that a text was sealed under a key that the ring doesn't have.
@@ -26,67 +25,38 @@ type Ring struct {
 	keys   map[string]cipher.AEAD
 }
 
-// Parse reads a key file: one `id base64(32 bytes)` a line, the sealing key first; blank lines and # lines are skipped.
-func Parse(text string) (*Ring, error) {
-	r := &Ring{keys: map[string]cipher.AEAD{}}
-	for n, line := range strings.Split(text, "\n") {
-		line = strings.TrimSpace(line)
-		if line == "" || strings.HasPrefix(line, "#") {
-			continue
-		}
-		id, enc, ok := strings.Cut(line, " ")
-		key, err := base64.StdEncoding.DecodeString(strings.TrimSpace(enc))
-		if !ok || err != nil || len(key) != 32 {
-			return nil, fmt.Errorf("key file line %d: want `id base64-of-32-bytes`", n+1)
-		}
-		if _, twice := r.keys[id]; twice {
-			return nil, fmt.Errorf("key file line %d: key id %q is there twice", n+1, id)
-		}
-		block, err := aes.NewCipher(key)
-		if err != nil {
-			return nil, fmt.Errorf("key file line %d: %w", n+1, err)
-		}
-		if r.keys[id], err = cipher.NewGCM(block); err != nil {
-			return nil, fmt.Errorf("key file line %d: %w", n+1, err)
-		}
-		if r.writer == "" {
-			r.writer = id
-		}
+// New makes a ring of keys, the first of which seals.
+func New(keys Keys) (*Ring, error) {
+	if err := keys.Check(); err != nil {
+		return nil, err
 	}
-	if r.writer == "" {
-		return nil, errors.New("key file holds no key: want at least one line `id base64-of-32-bytes`")
+	r := &Ring{writer: keys[0].ID, keys: make(map[string]cipher.AEAD, len(keys))}
+	for _, k := range keys {
+		block, err := aes.NewCipher(k.Secret[:])
+		if err != nil {
+			return nil, err
+		}
+		if r.keys[k.ID], err = cipher.NewGCM(block); err != nil {
+			return nil, err
+		}
 	}
 	return r, nil
 }
 
-// LoadOrCreate reads the key file at path, making one with a fresh key (mode 0600) where there is none.
-func LoadOrCreate(path string) (*Ring, error) {
-	b, err := os.ReadFile(path)
-	if errors.Is(err, os.ErrNotExist) {
-		key := make([]byte, 32)
-		if _, err := rand.Read(key); err != nil {
-			return nil, err
-		}
-		b = []byte("# gpupool key file: the first key seals, all read. Losing it loses every sealed secret: back it up apart from the database.\nk1 " + base64.StdEncoding.EncodeToString(key) + "\n")
-		if err := os.MkdirAll(filepath.Dir(path), 0o700); err != nil {
-			return nil, err
-		}
-		tmp := path + ".new"
-		if err := os.WriteFile(tmp, b, 0o600); err != nil {
-			return nil, err
-		}
-		// Link refuses to replace a file that another process made meanwhile.
-		if err := os.Link(tmp, path); err != nil && !errors.Is(err, os.ErrExist) {
-			return nil, err
-		}
-		_ = os.Remove(tmp)
-		if b, err = os.ReadFile(path); err != nil {
-			return nil, err
-		}
-	} else if err != nil {
-		return nil, fmt.Errorf("reading the key file: %w", err)
+// Parse makes a ring of a key file's text; see ParseKeys.
+func Parse(text string) (*Ring, error) { return ring(ParseKeys([]byte(text))) }
+
+// Load makes a ring of the key file at path; see LoadKeys.
+func Load(path string) (*Ring, error) { return ring(LoadKeys(path)) }
+
+// LoadOrCreate is Load that makes the file where there is none; see LoadOrCreateKeys.
+func LoadOrCreate(path string) (*Ring, error) { return ring(LoadOrCreateKeys(path)) }
+
+func ring(keys Keys, err error) (*Ring, error) {
+	if err != nil {
+		return nil, err
 	}
-	return Parse(string(b))
+	return New(keys)
 }
 
 // KeyID is the id of the key that seals.

@@ -12,6 +12,8 @@ import (
 	"go.temporal.io/sdk/converter"
 	"go.temporal.io/sdk/temporal"
 	"google.golang.org/protobuf/proto"
+
+	"gpupool/schema/secret"
 )
 
 // Metadata of an encrypted payload. The encoding's value is the one Temporal's samples use, so that
@@ -43,18 +45,12 @@ type Codec struct {
 var _ converter.PayloadCodec = (*Codec)(nil)
 
 // New makes a codec of a ring, the first key of which writes.
-func New(keys Keys) (*Codec, error) {
-	if len(keys) == 0 {
-		return nil, errors.New("codec: no key; at least one is needed")
+func New(keys secret.Keys) (*Codec, error) {
+	if err := keys.Check(); err != nil {
+		return nil, fmt.Errorf("codec: %w", err)
 	}
 	c := &Codec{writer: keys[0].ID, aeads: make(map[string]cipher.AEAD, len(keys))}
 	for _, k := range keys {
-		if !keyID.MatchString(k.ID) {
-			return nil, fmt.Errorf("codec: key id %q; must be 1 to 64 letters, digits, dots, dashes or underscores", k.ID)
-		}
-		if c.aeads[k.ID] != nil {
-			return nil, fmt.Errorf("codec: key %s is there twice", k.ID)
-		}
 		block, err := aes.NewCipher(k.Secret[:])
 		if err != nil {
 			return nil, err

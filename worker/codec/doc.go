@@ -11,5 +11,5 @@
 // The last means that the codec doesn't prove where a payload came from; who may write to the
 // namespace can write in the clear. Not encrypted at all: workflow ids, types and search attributes.
 // Not here: secrets, which don't belong in payloads in the first place (see activities/install and
-// the secrets key of worker/config).
+// the secrets key of worker/config), and the key file (see schema/secret).
 package codec

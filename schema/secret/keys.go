@@ -1,4 +1,4 @@
-package codec
+package secret
 
 import (
 	"bufio"
@@ -34,8 +34,26 @@ func (k Key) GoString() string { return k.String() }
 // Keys is a ring: the first writes, all read.
 type Keys []Key
 
-// keyID is what an id may be; it travels as payload metadata.
+// keyID is what an id may be; it is kept beside what the key wrote.
 var keyID = regexp.MustCompile(`^[A-Za-z0-9._-]{1,64}$`)
+
+// Check refuses a ring that can't be used: no key, an id that is no id or is there twice.
+func (ks Keys) Check() error {
+	if len(ks) == 0 {
+		return errors.New("there is no key; at least one is needed")
+	}
+	seen := map[string]bool{}
+	for _, k := range ks {
+		if !keyID.MatchString(k.ID) {
+			return fmt.Errorf("key id %q must be 1 to 64 letters, digits, dots, dashes or underscores", k.ID)
+		}
+		if seen[k.ID] {
+			return fmt.Errorf("key %s is there twice", k.ID)
+		}
+		seen[k.ID] = true
+	}
+	return nil
+}
 
 // NewKey makes a random key named by the day and four random characters.
 func NewKey() Key {
