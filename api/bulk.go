@@ -168,6 +168,9 @@ func csvServers(b []byte) ([]json.RawMessage, error) {
 	seen := map[string]bool{}
 	for i, name := range header {
 		header[i] = strings.TrimSpace(name)
+		if header[i] == "" {
+			return nil, &schema.Error{Code: schema.CodeInvalid, Field: fmt.Sprintf("column %d", i+1), Message: "the column has no name", Hint: "see NewServer in /openapi.yaml"}
+		}
 		if _, known := csvKinds[header[i]]; !known {
 			return nil, &schema.Error{Code: schema.CodeInvalid, Field: header[i], Message: "there is no such column", Hint: "see NewServer in /openapi.yaml"}
 		}

@@ -9,10 +9,12 @@ import (
 	"os/signal"
 	"syscall"
 
+	"gpupool/cmd/gpupool/bench"
 	"gpupool/cmd/gpupool/cli"
 	"gpupool/cmd/gpupool/demo"
 	"gpupool/cmd/gpupool/labcli"
 	"gpupool/cmd/gpupool/serve"
+	"gpupool/cmd/gpupool/simcli"
 )
 
 func main() {
@@ -20,6 +22,6 @@ func main() {
 	defer stop()
 	root := cli.Root()
 	root.AddCommand(serve.Commands()...)
-	root.AddCommand(labcli.Command(), demo.Command())
+	root.AddCommand(labcli.Command(), demo.Command(), bench.Command(), simcli.Command())
 	os.Exit(cli.Execute(ctx, root))
 }

@@ -571,3 +571,36 @@ func joined[S ~string](in []S) string {
 	}
 	return strings.Join(out, ", ")
 }
+
+// Prepare brings the data centre to where jobs can run: enrolled, onboarded, with specs and tenants. Submit and Settled
+// are for whoever runs other work on it.
+func (s *Story) Prepare(ctx context.Context) error {
+	s.pool = pool{base: s.URL, token: s.Token, http: &http.Client{Timeout: 90 * time.Second, Transport: &http.Transport{MaxIdleConnsPerHost: 64}}}
+	s.begun = time.Now()
+	for _, chapter := range []func(context.Context) error{s.enroll, s.onboard, s.policy} {
+		if err := chapter(ctx); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// Submit submits one job of tenant language under a key of its name.
+func (s *Story) Submit(ctx context.Context, name string, j contract.NewJob) (contract.Job, error) {
+	j.Tenant, j.Name = "language", name
+	return do[contract.Job](ctx, s.pool, http.MethodPost, "/v1/jobs", j, "Idempotency-Key", name)
+}
+
+// Settled waits until no job is live.
+func (s *Story) Settled(ctx context.Context) error {
+	return until(ctx, 5*time.Minute, "the end of every job", func(ctx context.Context) (bool, error) {
+		o, err := get[struct {
+			Jobs map[schema.JobState]int `json:"jobs"`
+		}](ctx, s.pool, "/v1/overview")
+		n := 0
+		for _, c := range o.Jobs {
+			n += c
+		}
+		return err == nil && n == 0, err
+	})
+}

@@ -50,7 +50,7 @@ func TestADescendantIsFoundWhereverItWent(t *testing.T) {
 		"a child":                              {"sleep 30 & echo up; wait", 2},
 		"one with a session of its own":        {"setsid sleep 30 & sleep 0.1; echo up; wait", 2},
 		"one without the environment":          {"env -i sleep 30 & sleep 0.1; echo up; wait", 2},
-		"one whose parent is gone":             {"(sleep 30 &) ; echo up; sleep 30", 3},
+		"one whose parent is gone":             {"(sleep 30 &) ; sleep 30 & echo up; wait", 3},
 		"one with both is beyond what we know": {"env -i setsid sleep 0.3 & sleep 0.1; echo up; wait", 1},
 	} {
 		t.Run(name, func(t *testing.T) {

@@ -1,0 +1,220 @@
+package bench
+
+import (
+	"context"
+	"fmt"
+	"log/slog"
+	"os"
+	"path/filepath"
+	"strconv"
+	"strings"
+	"sync"
+	"time"
+
+	"go.temporal.io/sdk/client"
+	sdklog "go.temporal.io/sdk/log"
+	sdkworker "go.temporal.io/sdk/worker"
+	"go.temporal.io/sdk/workflow"
+
+	"gpupool/api/contract"
+	"gpupool/cmd/gpupool/demo"
+	"gpupool/worker/embedded"
+)
+
+const (
+	jobs   = 400
+	sender = 16
+)
+
+// system runs the demo's data centre in a process of its own, submits jobs of `true` over HTTP, and beside it as many
+// bare workflows of the same shape on a server of the same kind: start, signal, local activity, signal beside a timer,
+// local activity. Both keep their state in files, with every commit flushed.
+func system(ctx context.Context, say func(string)) ([]Figure, error) {
+	dir, err := os.MkdirTemp("", "gpupool-bench-")
+	if err != nil {
+		return nil, err
+	}
+	defer os.RemoveAll(dir)
+	begun := time.Now()
+	up, err := demo.Start(ctx, os.Args[0], dir, 0)
+	if err != nil {
+		return nil, err
+	}
+	defer up.Stop()
+	ready := time.Since(begun)
+	idle := rss(up.PID)
+	say("onboarding the data centre")
+	s := &demo.Story{URL: up.URL, Token: up.Token, LabDir: up.Lab, WorkDir: dir, Out: discard{}}
+	if err := s.Prepare(ctx); err != nil {
+		return nil, err
+	}
+	say(fmt.Sprintf("%d jobs through the whole system", jobs))
+	if _, err := through(ctx, s, "warm", 50); err != nil {
+		return nil, err
+	}
+	whole, err := through(ctx, s, "job", jobs)
+	if err != nil {
+		return nil, err
+	}
+	load := rss(up.PID)
+	say(fmt.Sprintf("%d bare workflows", jobs))
+	plain, err := bare(ctx, filepath.Join(dir, "bare"))
+	if err != nil {
+		return nil, err
+	}
+	ratio, goal := whole/plain, 0.8
+	holds := ratio >= goal
+	return []Figure{
+		{Group: "system", Name: "jobs submitted to settled", Value: whole, Unit: "jobs/s", Peer: "bare workflows/s", PeerValue: &plain, Ratio: &ratio, Goal: &goal, Holds: &holds},
+		{Group: "system", Name: "resident memory idle, with the lab", Value: idle, Unit: "MiB"},
+		{Group: "system", Name: "resident memory after the load, with the lab", Value: load, Unit: "MiB"},
+		{Group: "system", Name: "gpupool up to ready", Value: ready.Seconds(), Unit: "s"},
+	}, nil
+}
+
+type discard struct{}
+
+func (discard) Write(b []byte) (int, error) { return len(b), nil }
+
+// through submits n jobs and waits until all are settled.
+func through(ctx context.Context, s *demo.Story, name string, n int) (rate float64, err error) {
+	begun := time.Now()
+	var wg sync.WaitGroup
+	errs := make(chan error, sender)
+	next := make(chan int)
+	for range sender {
+		wg.Go(func() {
+			for i := range next {
+				if _, err := s.Submit(ctx, fmt.Sprintf("%s-%d", name, i), contract.NewJob{Project: "main", Spec: "h100x1", Command: []string{"true"}}); err != nil {
+					select {
+					case errs <- err:
+					default:
+					}
+				}
+			}
+		})
+	}
+	for i := range n {
+		next <- i
+	}
+	close(next)
+	wg.Wait()
+	select {
+	case err := <-errs:
+		return 0, err
+	default:
+	}
+	if err := s.Settled(ctx); err != nil {
+		return 0, err
+	}
+	return float64(n) / time.Since(begun).Seconds(), nil
+}
+
+// bareJob is a workflow of RunJob's shape that does nothing.
+func bareJob(ctx workflow.Context) error {
+	ctx = workflow.WithLocalActivityOptions(ctx, workflow.LocalActivityOptions{StartToCloseTimeout: time.Minute})
+	news := workflow.GetSignalChannel(ctx, "job")
+	news.Receive(ctx, nil)
+	if err := workflow.ExecuteLocalActivity(ctx, nothing).Get(ctx, nil); err != nil {
+		return err
+	}
+	timer, cancel := workflow.WithCancel(ctx)
+	defer cancel()
+	workflow.NewSelector(ctx).AddReceive(news, func(c workflow.ReceiveChannel, _ bool) { c.Receive(ctx, nil) }).
+		AddFuture(workflow.NewTimer(timer, 5*time.Minute), func(workflow.Future) {}).Select(ctx)
+	return workflow.ExecuteLocalActivity(ctx, nothing).Get(ctx, nil)
+}
+
+func nothing(context.Context) error { return nil }
+
+func bare(ctx context.Context, dir string) (rate float64, err error) {
+	quiet := slog.New(slog.DiscardHandler)
+	srv, err := embedded.Start(ctx, embedded.Options{Dir: dir, Logger: quiet})
+	if err != nil {
+		return 0, err
+	}
+	defer func() {
+		if e := srv.Stop(); err == nil {
+			err = e
+		}
+	}()
+	c, err := client.DialContext(ctx, client.Options{HostPort: srv.HostPort(), Namespace: "gpupool", Logger: sdklog.NewStructuredLogger(quiet)})
+	if err != nil {
+		return 0, err
+	}
+	defer c.Close()
+	w := sdkworker.New(c, "bare", sdkworker.Options{MaxConcurrentWorkflowTaskPollers: 8})
+	w.RegisterWorkflow(bareJob)
+	w.RegisterActivity(nothing)
+	if err := w.Start(); err != nil {
+		return 0, err
+	}
+	defer w.Stop()
+	run := func(n int) error {
+		var wg sync.WaitGroup
+		errs := make(chan error, 1)
+		next := make(chan int)
+		for range sender {
+			wg.Go(func() {
+				for range next {
+					if err := one(ctx, c); err != nil {
+						select {
+						case errs <- err:
+						default:
+						}
+					}
+				}
+			})
+		}
+		for i := range n {
+			next <- i
+		}
+		close(next)
+		wg.Wait()
+		select {
+		case err := <-errs:
+			return err
+		default:
+			return nil
+		}
+	}
+	if err := run(50); err != nil {
+		return 0, err
+	}
+	begun := time.Now()
+	if err := run(jobs); err != nil {
+		return 0, err
+	}
+	return jobs / time.Since(begun).Seconds(), nil
+}
+
+func one(ctx context.Context, c client.Client) error {
+	r, err := c.ExecuteWorkflow(ctx, client.StartWorkflowOptions{TaskQueue: "bare", EnableEagerStart: true}, bareJob)
+	if err != nil {
+		return err
+	}
+	for range 2 {
+		if err := c.SignalWorkflow(ctx, r.GetID(), "", "job", nil); err != nil {
+			return err
+		}
+	}
+	return r.Get(ctx, nil)
+}
+
+// rss is a process's resident memory in MiB; 0 where the system doesn't tell.
+func rss(pid int) float64 {
+	b, err := os.ReadFile("/proc/" + strconv.Itoa(pid) + "/status")
+	if err != nil {
+		return 0
+	}
+	for _, l := range strings.Split(string(b), "\n") {
+		if f := strings.Fields(l); len(f) == 3 && f[0] == "VmRSS:" {
+			kb, err := strconv.ParseFloat(f[1], 64)
+			if err != nil {
+				return 0
+			}
+			return kb / 1024
+		}
+	}
+	return 0
+}

@@ -1,0 +1,43 @@
+// Package simcli is `gpupool simulate`: a trace through the allocator's engine on a virtual clock.
+package simcli
+
+import (
+	"errors"
+
+	"github.com/spf13/cobra"
+
+	"gpupool/activities/allocator/simulate"
+	"gpupool/schema"
+)
+
+// Command is `gpupool simulate`.
+func Command() *cobra.Command {
+	var o simulate.Options
+	var output string
+	c := &cobra.Command{Use: "simulate --trace FILE (--pool FILE | --gpus N)", Short: "Replay a trace of jobs through the engine: waits, utilization, fragmentation", Args: cobra.NoArgs,
+		Example: "  gpupool simulate --trace philly.csv --gpus 1243\n  gpupool simulate --trace jobs.csv --pool pool.yaml --policy a.yaml --policy b.yaml --picture queue.svg",
+		RunE: func(cmd *cobra.Command, _ []string) error {
+			switch output {
+			case "table", "json":
+			default:
+				return schema.Invalid("output", output, "table or json")
+			}
+			o.JSON, o.Progress = output == "json", cmd.ErrOrStderr()
+			err := simulate.Run(o, cmd.OutOrStdout())
+			if errors.Is(err, simulate.ErrOptions) {
+				return &schema.Error{Code: schema.CodeInvalid, Message: err.Error(), Hint: "see gpupool simulate --help"}
+			}
+			return err
+		}}
+	f := c.Flags()
+	f.StringVar(&o.Trace, "trace", "", "trace of jobs, CSV: Philly, openb or gpupool columns")
+	f.StringVar(&o.Pool, "pool", "", "pool: YAML, or openb's node list as CSV")
+	f.IntVar(&o.GPUs, "gpus", 0, "instead of a pool: so many accelerators without topology")
+	f.StringArrayVar(&o.Policies, "policy", nil, "policy, YAML; several are compared side by side")
+	f.Float64Var(&o.Fill, "fill", 0, "fill the pool to this share of demand with tasks that never end")
+	f.Uint64Var(&o.Seed, "seed", 1, "order of --fill")
+	f.StringVar(&o.Picture, "picture", "", "write queue and utilization as SVG here")
+	f.StringVar(&o.Report, "report", "", "write the reports as JSON here")
+	f.StringVarP(&output, "output", "o", "table", "table, or json for programs")
+	return c
+}
