@@ -54,10 +54,11 @@ func RunJob(ctx workflow.Context, in RunJobInput) error {
 		if err != nil || ended {
 			return err
 		}
-		if err := workflow.ExecuteLocalActivity(ctx, record.Dispatch, in.Job, attempt).Get(ctx, nil); err != nil {
+		var first job.Status
+		if err := workflow.ExecuteLocalActivity(ctx, record.Dispatch, r.follow(attempt)).Get(ctx, &first); err != nil {
 			return err
 		}
-		state, err := r.awaitEnd(ctx, attempt)
+		state, err := r.awaitEnd(ctx, attempt, first.Next)
 		if err != nil || state.Ended() {
 			return err
 		}
@@ -106,17 +107,15 @@ func (r *jobRun) awaitAllocation(ctx workflow.Context) (attempt int, ended bool,
 
 // awaitEnd waits until the attempt is over and settled. Its timer stands for the next moment that something is due:
 // the launch, the time limit, the confirmation of a stop.
-func (r *jobRun) awaitEnd(ctx workflow.Context, attempt int) (schema.JobState, error) {
+func (r *jobRun) awaitEnd(ctx workflow.Context, attempt int, wait time.Duration) (schema.JobState, error) {
 	var record *job.Activities
-	wait := r.in.LaunchTimeout
 	for {
 		if !r.look {
 			r.awaitNews(ctx, attempt, wait)
 		}
 		r.look = false
 		var st job.Status
-		follow := job.FollowInput{Job: r.in.Job, Attempt: attempt, LaunchTimeout: r.in.LaunchTimeout, ReleaseMargin: r.in.ReleaseMargin}
-		if err := workflow.ExecuteLocalActivity(ctx, record.Follow, follow).Get(ctx, &st); err != nil {
+		if err := workflow.ExecuteLocalActivity(ctx, record.Follow, r.follow(attempt)).Get(ctx, &st); err != nil {
 			return "", err
 		}
 		if st.Settled != "" {
@@ -124,6 +123,10 @@ func (r *jobRun) awaitEnd(ctx workflow.Context, attempt int) (schema.JobState, e
 		}
 		wait = st.Next
 	}
+}
+
+func (r *jobRun) follow(attempt int) job.FollowInput {
+	return job.FollowInput{Job: r.in.Job, Attempt: attempt, LaunchTimeout: r.in.LaunchTimeout, ReleaseMargin: r.in.ReleaseMargin}
 }
 
 // awaitNews returns when there is news of this attempt, or when wait (if any) has passed.

@@ -133,6 +133,24 @@ func TestAJobPastItsTimeLimitIsStopped(t *testing.T) {
 	}
 }
 
+// Its limit is shorter than the time that launching may take, and nobody tells the process that the attempt runs.
+func TestAShortTimeLimitIsKept(t *testing.T) {
+	w := newJobWorld(t, 3*time.Second)
+	w.after(time.Minute, func() { w.allocate(1) })
+	w.after(time.Minute+20*time.Second, func() { w.report(1, running) })
+	w.after(time.Minute+25*time.Second, func() {
+		j, err := w.db.Job(context.Background(), w.job.ID)
+		must(t, err)
+		if j.State != schema.JobStopping {
+			t.Errorf("five seconds after it ran a job limited to three is %s", j.State)
+		}
+		w.report(1, stopped)
+	})
+	if j := w.run(); j.State != schema.JobTimeout {
+		t.Fatalf("the job is %s: %q", j.State, j.Cause)
+	}
+}
+
 func TestAJobThatIsNeverStartedGoesBackToTheQueue(t *testing.T) {
 	w := newJobWorld(t, 0)
 	w.after(time.Second, func() { w.allocate(1) })

@@ -17,9 +17,29 @@ import (
 // Activities is registered with the core task queue.
 type Activities struct{ Store *store.Store }
 
-// Dispatch hands an attempt to the servers it was given.
-func (a *Activities) Dispatch(ctx context.Context, job string, attempt int) error {
-	return temporalerr.Wrap(a.Store.DispatchAttempt(ctx, job, attempt))
+// Dispatch hands an attempt to the servers it was given, and says when to look at it first. That it runs is not told
+// to the process, which would cost each job a signal: so a limit shorter than the launch may take ends the first wait.
+func (a *Activities) Dispatch(ctx context.Context, in FollowInput) (Status, error) {
+	if err := a.Store.DispatchAttempt(ctx, in.Job, in.Attempt); err != nil {
+		return Status{}, temporalerr.Wrap(err)
+	}
+	j, err := a.Store.Job(ctx, in.Job)
+	if err != nil {
+		return Status{}, temporalerr.Wrap(err)
+	}
+	return Status{Next: launchWait(j, in.LaunchTimeout)}, nil
+}
+
+// shortestWait keeps a limit of a few milliseconds from being a busy loop while the attempt launches. Temporal's timers
+// are no finer.
+const shortestWait = time.Second
+
+// launchWait is when to look again at an attempt that is not known to run and has left before its launch is late.
+func launchWait(j schema.Job, left time.Duration) time.Duration {
+	if j.TimeLimit > 0 {
+		return min(left, max(j.Limit(), shortestWait))
+	}
+	return left
 }
 
 // Position is where a job stands.
@@ -82,7 +102,7 @@ func (a *Activities) Follow(ctx context.Context, in FollowInput) (Status, error)
 		if now >= due {
 			return a.stop(ctx, in, schema.AttemptUnstarted, "it was not running on all its servers within "+in.LaunchTimeout.String())
 		}
-		return Status{Next: due.Sub(now)}, nil
+		return Status{Next: launchWait(st.Job, due.Sub(now))}, nil
 	case st.Job.TimeLimit > 0:
 		due := at.RunningAt.Add(st.Job.Limit())
 		if now >= due {

@@ -315,8 +315,7 @@ func (s *Store) SettleAttempt(ctx context.Context, job string, attempt int, unco
 			return err
 		}
 		clean, refused := true, false // every part ended by itself with 0; a server would not start its part
-		var exit *int
-		cause := a.Cause
+		var told *schema.Task         // the part whose end says why the attempt ended
 		for i := range tasks {
 			t := &tasks[i]
 			if !t.State.Ended() || !t.NoneLeft {
@@ -341,11 +340,16 @@ func (s *Store) SettleAttempt(ctx context.Context, job string, attempt int, unco
 				clean = false
 			}
 			refused = refused || t.State == schema.TaskFailed && t.Running == 0 && t.ExitCode == nil
-			if t.ExitCode != nil && (exit == nil || *exit == 0) {
-				exit = t.ExitCode
+			if told == nil || tells(t, told) {
+				told = t
 			}
-			if cause == "" && t.State != schema.TaskDone {
-				cause = t.Text
+		}
+		var exit *int
+		cause := a.Cause
+		if told != nil {
+			exit = told.ExitCode
+			if cause == "" && told.State != schema.TaskDone {
+				cause = told.Text
 			}
 		}
 		switch {
@@ -401,6 +405,20 @@ func (s *Store) SettleAttempt(ctx context.Context, job string, attempt int, unco
 		return tx.setJobState(&j, to, cause)
 	})
 	return out, err
+}
+
+// tells reports whether part t says more than o about why an attempt ended: a part that failed says more than one that
+// ended well; one that failed by itself more than one that was stopped because another had failed; the earlier more.
+func tells(t, o *schema.Task) bool {
+	well := func(t *schema.Task) bool { return t.State == schema.TaskDone && t.ExitCode != nil && *t.ExitCode == 0 }
+	switch {
+	case well(t) != well(o):
+		return well(o)
+	case (t.StopAt == 0) != (o.StopAt == 0):
+		return t.StopAt == 0
+	default:
+		return t.Ended < o.Ended
+	}
 }
 
 // release frees an attempt's accelerators and writes one ledger row for each.

@@ -262,6 +262,28 @@ func TestWhatCanNotBeConfirmedIsCordonedAsItIsReleased(t *testing.T) {
 	}
 }
 
+// A part that fails has the others stopped: what they answer to the stop is not why the attempt ended.
+func TestAGangEndsAsThePartThatFailed(t *testing.T) {
+	t.Parallel()
+	b := newBench(t, 2)
+	j := b.submit(2)
+	b.commit(b.start(j, b.place(0, 0), b.place(1, 0)))
+	j = b.job(j.ID)
+	b.must(b.DispatchAttempt(t.Context(), j.ID, 1))
+	for _, v := range b.servers {
+		_, err := b.ClaimTasks(t.Context(), v.ID)
+		b.must(err)
+	}
+	seven, term := 7, 143
+	b.end(j, 1, agentproto.TaskReport{State: schema.TaskFailed, ExitCode: &seven, NoneLeft: true, Text: "exited with code 7"})
+	b.end(j, 0, agentproto.TaskReport{State: schema.TaskCancelled, ExitCode: &term, Signal: "TERM", NoneLeft: true, Text: "ended by SIGTERM"})
+	_, err := b.SettleAttempt(t.Context(), j.ID, 1, nil)
+	b.must(err)
+	if got := b.job(j.ID); got.State != schema.JobFailed || got.ExitCode == nil || *got.ExitCode != 7 || got.Cause != "exited with code 7" {
+		t.Fatalf("the job is %s with exit code %v: %q", got.State, got.ExitCode, got.Cause)
+	}
+}
+
 func TestHowAnAttemptEnds(t *testing.T) {
 	t.Parallel()
 	zero, seven := 0, 7
