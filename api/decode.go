@@ -128,7 +128,8 @@ func goWord(t string) string {
 const maxDepth = 16
 
 // once walks the tokens of one JSON value and refuses a field that comes twice in an object: which one counts is not
-// said by RFC 8259, so a reader behind us could see another value than we checked.
+// said by RFC 8259, so a reader behind us could see another value than we checked. It refuses NUL in any text too:
+// PostgreSQL keeps none, and a program's arguments end at it.
 func once(b []byte, at string) error {
 	d := json.NewDecoder(bytes.NewReader(b))
 	d.UseNumber()
@@ -142,6 +143,7 @@ func once(b []byte, at string) error {
 	type level struct {
 		names map[string]bool // of an object; nil for a list
 		name  bool            // the next token is a name
+		last  string          // the name that was read last
 	}
 	var stack []level
 	for {
@@ -150,6 +152,15 @@ func once(b []byte, at string) error {
 			return bad(err)
 		}
 		top := len(stack) - 1
+		if text, ok := t.(string); ok && strings.ContainsRune(text, 0) {
+			path := make([]string, 0, len(stack))
+			for _, l := range stack {
+				if l.last != "" {
+					path = append(path, l.last)
+				}
+			}
+			return schema.Invalid(cmpOr(at+strings.Join(path, "."), field), text, "text without NUL bytes")
+		}
 		if delim, ok := t.(json.Delim); ok {
 			switch delim {
 			case '{':
@@ -174,7 +185,7 @@ func once(b []byte, at string) error {
 				if stack[top].names[name] {
 					return &schema.Error{Code: schema.CodeInvalid, Field: at + name, Message: "it is there twice", Hint: "each field once"}
 				}
-				stack[top].names[name] = true
+				stack[top].names[name], stack[top].last = true, name
 			}
 			stack[top].name = !stack[top].name
 		}

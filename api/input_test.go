@@ -50,6 +50,10 @@ func TestBadInputIsRefusedByNameAndNothingIsWritten(t *testing.T) {
 		"no project":                          {"POST", "/v1/jobs", `{"tenant":"acme","spec":"h100x8","command":["true"]}`, schema.CodeInvalid, "project", nil},
 		"no tenant, by an operator":           {"POST", "/v1/jobs", `{"project":"main","spec":"h100x8","command":["true"]}`, schema.CodeInvalid, "tenant", nil},
 		"no command":                          {"POST", "/v1/jobs", `{"tenant":"acme","project":"main","spec":"h100x8","command":[]}`, schema.CodeInvalid, "command", nil},
+		"NUL in an argument":                  {"POST", "/v1/jobs", strings.Replace(job(""), `"true"`, `"a\u0000b"`, 1), schema.CodeInvalid, "command", []string{"NUL"}},
+		"NUL in a variable":                   {"POST", "/v1/jobs", job(`,"env":{"A":"a\u0000b"}`), schema.CodeInvalid, "env.A", []string{"NUL"}},
+		"NUL in a folder":                     {"POST", "/v1/jobs", job(`,"work_dir":"/a\u0000"`), schema.CodeInvalid, "work_dir", []string{"NUL"}},
+		"NUL in a reason":                     {"POST", "/v1/servers/none/actions/cordon", `{"reason":"a\u0000b"}`, schema.CodeInvalid, "reason", []string{"NUL"}},
 		"a negative time limit":               {"POST", "/v1/jobs", job(`,"time_limit_ms":-1`), schema.CodeInvalid, "time_limit_ms", nil},
 		"a time limit that wraps in ns":       {"POST", "/v1/jobs", job(`,"time_limit_ms":9223372036854775807`), schema.CodeInvalid, "time_limit_ms", nil},
 		"a moment that is none":               {"POST", "/v1/jobs", job(`,"not_before":"tomorrow"`), schema.CodeInvalid, "not_before", []string{"tomorrow"}},
@@ -169,6 +173,7 @@ func TestABadBulkFileIsRefusedWholeAndNamesTheEntry(t *testing.T) {
 		names             []string
 	}{
 		"a serial twice":                            {"application/yaml", edit("SN2", `"0012345"`), "servers[1].serial", []string{"0012345", "servers[0]"}},
+		"a serial twice, typed otherwise":           {"application/yaml", strings.NewReplacer(`"0012345"`, "AB12", "SN2", "ab12").Replace(good), "servers[1].serial", []string{"servers[0]"}},
 		"a MAC twice":                               {"application/yaml", edit("0c:42:a1:00:00:02", "0C-42-A1-00-00-01"), "servers[1].macs", []string{"0c:42:a1:00:00:01"}},
 		"a multicast MAC":                           {"application/yaml", bulkYAML, "servers[0].macs[1]", []string{"11-22-33-44-55-66"}},
 		"a MAC of five bytes":                       {"application/yaml", edit("0c:42:a1:00:00:02", "0c:42:a1:00:00"), "servers[1].macs[0]", []string{"0c:42:a1:00:00"}},

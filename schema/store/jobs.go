@@ -4,6 +4,7 @@ import (
 	"context"
 	"encoding/json"
 	"fmt"
+	"strings"
 	"time"
 
 	"gpupool/schema"
@@ -36,6 +37,9 @@ const (
 	MaxTimeLimit        = 365 * 24 * time.Hour
 )
 
+// noNUL: the kernel ends each argument, variable and path at its first NUL byte (execve(2)), PostgreSQL refuses it.
+const noNUL = "text without NUL bytes"
+
 func (n *NewJob) check() error {
 	if n.Nodes < 1 || n.Nodes > MaxNodes {
 		return schema.Invalid("nodes", n.Nodes, fmt.Sprintf("1 to %d", MaxNodes))
@@ -51,10 +55,8 @@ func (n *NewJob) check() error {
 	}
 	size := 0
 	for i, a := range n.Command {
-		for _, c := range []byte(a) {
-			if c == 0 {
-				return schema.Invalid(fmt.Sprintf("command[%d]", i), a, "text without NUL bytes")
-			}
+		if strings.ContainsRune(a, 0) {
+			return schema.Invalid(fmt.Sprintf("command[%d]", i), a, noNUL)
 		}
 		size += len(a)
 	}
@@ -62,7 +64,13 @@ func (n *NewJob) check() error {
 		if k == "" || !envName(k) {
 			return schema.Invalid("env", k, "names of letters, digits and _, not beginning with a digit")
 		}
+		if strings.ContainsRune(v, 0) {
+			return schema.Invalid("env."+k, v, noNUL)
+		}
 		size += len(k) + len(v)
+	}
+	if strings.ContainsRune(n.WorkDir, 0) {
+		return schema.Invalid("work_dir", n.WorkDir, noNUL)
 	}
 	if size > 128<<10 {
 		return schema.Invalid("command", fmt.Sprintf("%d bytes", size), "command and env of at most 128 KiB together")

@@ -126,7 +126,7 @@ func (s *Store) EnrollServers(ctx context.Context, by string, ring *secret.Ring,
 		if err := in[i].check(at); err != nil {
 			return nil, err
 		}
-		keys := [][2]string{{"name", in[i].Name}, {"serial", in[i].Serial}, {"bmc_address", in[i].BMCAddress}}
+		keys := [][2]string{{"name", in[i].Name}, {"serial", strings.ToUpper(in[i].Serial)}, {"bmc_address", in[i].BMCAddress}}
 		for _, m := range in[i].MACs {
 			keys = append(keys, [2]string{"macs", m})
 		}
@@ -145,9 +145,10 @@ func (s *Store) EnrollServers(ctx context.Context, by string, ring *secret.Ring,
 			if len(in) == 1 {
 				at = ""
 			}
-			for _, k := range []struct{ field, value string }{{"name", n.Name}, {"serial", n.Serial}, {"bmc_address", n.BMCAddress}} {
+			// A serial is the same however it was typed: two entries for one machine would wipe it twice.
+			for _, k := range []struct{ field, where, value string }{{"name", "name = ?", n.Name}, {"serial", "upper(serial) = upper(?)", n.Serial}, {"bmc_address", "bmc_address = ?", n.BMCAddress}} {
 				var other string
-				if err := tx.db.Raw("SELECT name FROM servers WHERE "+k.field+" = ?", k.value).Scan(&other).Error; err != nil {
+				if err := tx.db.Raw("SELECT name FROM servers WHERE "+k.where, k.value).Scan(&other).Error; err != nil {
 					return err
 				}
 				if other != "" {
