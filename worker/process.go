@@ -43,9 +43,9 @@ const silentAfter = time.Minute
 type Process struct {
 	Config *config.Config
 	Store  *store.Store
-	Client client.Client
-	Boot   *pxe.Server // nil where the process has no boot service
-	URL    string      // of the API, as others reach it
+	Client client.Client // nil where the process is a boot service alone
+	Boot   *pxe.Server   // nil where the process has no boot service
+	URL    string        // of the API, as others reach it
 
 	log      *slog.Logger
 	ring     *secret.Ring
@@ -67,7 +67,7 @@ func Start(ctx context.Context, c *config.Config, log *slog.Logger) (_ *Process,
 			p.Stop()
 		}
 	}()
-	if p.Store, err = store.Open(ctx, store.Config{Driver: string(c.Database.Driver), DSN: c.Database.DSN, Sync: string(c.Durability), Log: log.With("part", "store")}); err != nil {
+	if p.Store, err = store.Open(ctx, store.Config{Driver: string(c.Database.Driver), DSN: c.Database.DSN, MaxConnections: c.Database.MaxConnections, Sync: string(c.Durability), Log: log.With("part", "store")}); err != nil {
 		return nil, err
 	}
 	p.onStop(func() {
@@ -75,14 +75,17 @@ func Start(ctx context.Context, c *config.Config, log *slog.Logger) (_ *Process,
 			log.Error("closing the database", "error", err)
 		}
 	})
-	if p.ring, err = secret.LoadOrCreate(c.Secrets.KeyFile); err != nil {
-		return nil, fmt.Errorf("secrets.key_file: %w", err)
+	if c.UsesSecrets() {
+		if p.ring, err = secretsRing(c); err != nil {
+			return nil, fmt.Errorf("secrets.key_file: %w", err)
+		}
 	}
-	var stop func()
-	if p.Client, stop, err = connect(ctx, c, log); err != nil {
-		return nil, err
+	if c.UsesTemporal() {
+		if err := p.connect(ctx); err != nil {
+			return nil, err
+		}
 	}
-	p.onStop(stop)
+	// Parts of the process's own end before what they speak to.
 	p.onStop(func() { p.cancel(); p.wg.Wait() })
 	for _, part := range []struct {
 		role  config.Role
@@ -103,6 +106,14 @@ func Start(ctx context.Context, c *config.Config, log *slog.Logger) (_ *Process,
 	return p, nil
 }
 
+// secretsRing reads the key of BMC passwords. Only a pool in one process makes it by itself; see payloadKeys.
+func secretsRing(c *config.Config) (*secret.Ring, error) {
+	if c.Database.Driver == config.SQLite {
+		return secret.LoadOrCreate(c.Secrets.KeyFile)
+	}
+	return secret.Load(c.Secrets.KeyFile)
+}
+
 // Failed gives the error of a part that ended by itself: the process is to stop.
 func (p *Process) Failed() <-chan error { return p.failed }
 
@@ -117,6 +128,7 @@ func (p *Process) Stop() {
 		f()
 	}
 	p.cancel()
+	p.wg.Wait()
 }
 
 // core runs all workflows, the activities that need only the database and Temporal, and those of the process's sites.

@@ -5,7 +5,6 @@ import (
 	"crypto/tls"
 	"crypto/x509"
 	"fmt"
-	"log/slog"
 	"net"
 	"os"
 	"strconv"
@@ -20,45 +19,56 @@ import (
 	"gpupool/worker/namespace"
 )
 
-// connect gives a client of the configured Temporal, starting the embedded server where there is none outside.
-func connect(ctx context.Context, c *config.Config, log *slog.Logger) (cl client.Client, stop func(), err error) {
+// connect reaches the configured Temporal, starting the embedded server where there is none outside. A server that meets
+// an error it can't go on from ends the process: workflows continue at the next start.
+func (p *Process) connect(ctx context.Context) error {
+	c := p.Config
 	keys, err := payloadKeys(c)
 	if err != nil {
-		return nil, nil, err
+		return fmt.Errorf("temporal.payload_key_file: %w", err)
 	}
 	crypt, err := codec.New(keys)
 	if err != nil {
-		return nil, nil, err
+		return err
 	}
-	o := client.Options{HostPort: c.Temporal.Address, Namespace: c.Temporal.Namespace, Logger: sdklog.NewStructuredLogger(log.With("part", "temporal")), Identity: identity(),
+	o := client.Options{HostPort: c.Temporal.Address, Namespace: c.Temporal.Namespace, Logger: sdklog.NewStructuredLogger(p.log.With("part", "temporal")), Identity: identity(),
 		DataConverter: crypt.DataConverter(), FailureConverter: crypt.FailureConverter()}
-	stopServer := func() {}
 	if c.Temporal.Mode == config.Embedded {
-		srv, err := embedded.Start(ctx, embedded.Options{Dir: c.TemporalDir(), Namespace: c.Temporal.Namespace, Retention: c.Temporal.Retention, Sync: embedded.Sync(c.Durability), Port: port(c.Temporal.Address), Logger: log.With("part", "temporal-server")})
+		srv, err := embedded.Start(ctx, embedded.Options{Dir: c.TemporalDir(), Namespace: c.Temporal.Namespace, Retention: c.Temporal.Retention, Sync: embedded.Sync(c.Durability), Port: port(c.Temporal.Address), Logger: p.log.With("part", "temporal-server")})
 		if err != nil {
-			return nil, nil, err
+			return err
 		}
-		stopServer = func() {
+		p.onStop(func() {
 			if err := srv.Stop(); err != nil {
-				log.Error("stopping the embedded Temporal server", "error", err)
+				p.log.Error("stopping the embedded Temporal server", "error", err)
 			}
-		}
+		})
+		p.spawn("temporal", func(ctx context.Context) error { return outlive(ctx, srv) })
 		o.HostPort = srv.HostPort()
 	} else if o.ConnectionOptions.TLS, err = clientTLS(c.Temporal.TLS); err != nil {
-		return nil, nil, err
+		return err
 	}
-	cl, err = client.DialContext(ctx, o)
-	if err != nil {
-		stopServer()
-		return nil, nil, fmt.Errorf("reaching Temporal at %s: %w (is it running? see temporal.address)", o.HostPort, err)
+	if p.Client, err = client.DialContext(ctx, o); err != nil {
+		return fmt.Errorf("reaching Temporal at %s: %w (is it running? see temporal.address)", o.HostPort, err)
 	}
+	p.onStop(p.Client.Close)
 	if c.Temporal.Mode != config.Embedded {
-		if err := namespace.Ensure(ctx, cl, c.Temporal.Namespace, c.Temporal.Retention); err != nil {
-			cl.Close()
-			return nil, nil, err
-		}
+		return namespace.Ensure(ctx, p.Client, c.Temporal.Namespace, c.Temporal.Retention)
 	}
-	return cl, func() { cl.Close(); stopServer() }, nil
+	return nil
+}
+
+// outlive waits for the process's end, or for the server's, which is an error.
+func outlive(ctx context.Context, srv interface {
+	Failed() <-chan struct{}
+	Err() error
+}) error {
+	select {
+	case <-ctx.Done():
+		return nil
+	case <-srv.Failed():
+		return srv.Err()
+	}
 }
 
 // payloadKeys reads the keys that encrypt what workflows carry. Only a pool in one process makes them by itself: where

@@ -6,6 +6,7 @@
 package store
 
 import (
+	"cmp"
 	"context"
 	"crypto/rand"
 	"database/sql"
@@ -35,9 +36,10 @@ type Config struct {
 	DSN    string // sqlite: the file's path; postgres: a URL or key=value string
 	// Sync is SQLite's synchronous setting, "normal" (default: a kill of the process loses nothing, a power cut may
 	// lose the last moments) or "full" (a power cut loses nothing).
-	Sync  string
-	Clock func() time.Time // nil = time.Now
-	Log   *slog.Logger
+	Sync           string
+	MaxConnections int              // open PostgreSQL connections; 0 = 20
+	Clock          func() time.Time // nil = time.Now
+	Log            *slog.Logger
 }
 
 // Store is safe for concurrent use. SQLite has one writer connection; PostgreSQL a pool.
@@ -99,7 +101,7 @@ func Open(ctx context.Context, c Config) (*Store, error) {
 		if err != nil {
 			return nil, &schema.Error{Code: schema.CodeUnavailable, Field: "database.dsn", Message: "PostgreSQL does not answer", Hint: "is it running, and do user, password and database name fit?", Err: err}
 		}
-		if err := pool(db, 24); err != nil {
+		if err := pool(db, cmp.Or(c.MaxConnections, 20)); err != nil {
 			return nil, err
 		}
 		if err := migrate(ctx, db, "postgres"); err != nil {

@@ -48,14 +48,14 @@ type ClientTLS struct {
 // API is the REST API and the console on the same address.
 type API struct {
 	Listen      string `yaml:"listen" help:"host:port to serve on; an empty host is every address." zero:"127.0.0.1:8080" example:":8443"`
-	ExternalURL string `yaml:"external_url" help:"Address by which people and servers' agents reach the API; it goes into boot scripts, webhooks and links." zero:"made from listen" example:"https://gpupool.example.net"`
+	ExternalURL string `yaml:"external_url" help:"Address by which people and servers' agents reach the API; it goes into boot scripts, webhooks and links." zero:"made from listen; must be set where pxe runs without api" example:"https://gpupool.example.net"`
 	TLSCert     string `yaml:"tls_cert" help:"File with the certificate chain, PEM; with tls_key." zero:"no TLS" example:"/etc/gpupool/api.pem"`
 	TLSKey      string `yaml:"tls_key" help:"File with the private key, PEM; with tls_cert." zero:"no TLS" example:"/etc/gpupool/api.key"`
 }
 
 // Secrets is how passwords are kept.
 type Secrets struct {
-	KeyFile string `yaml:"key_file" help:"File with the key that encrypts BMC passwords in the database. Lost with it are the passwords: back it up apart from the database." zero:"secrets.keys in data_dir, made at the first start; with postgres: must be set" example:"/etc/gpupool/secrets.keys"`
+	KeyFile string `yaml:"key_file" help:"File with the key that encrypts BMC passwords in the database. Lost with it are the passwords: back it up apart from the database." zero:"secrets.keys in data_dir, made at the first start; with postgres: must be set for api and worker, made with 'gpupool keys secrets'" example:"/etc/gpupool/secrets.keys"`
 }
 
 // PXE is the network boot service of the pxe role.

@@ -5,6 +5,7 @@ import (
 	"os"
 	"path/filepath"
 	"regexp"
+	"slices"
 	"strings"
 	"testing"
 	"time"
@@ -208,6 +209,32 @@ func TestRolesAsProcessesOfTheirOwn(t *testing.T) {
 	}
 }
 
+func TestARoleIsAskedOnlyForWhatItUses(t *testing.T) {
+	t.Parallel()
+	postgres := []string{"database.driver=postgres", "database.dsn=postgres://gpupool@db/gpupool"}
+	boots := []string{"roles=pxe", "pxe.mode=full", "pxe.server_id=10.0.0.1", "pxe.subnets=[{cidr: 10.0.0.0/24}]"}
+	external := []string{"temporal.mode=external", "temporal.payload_key_file=p"}
+	for name, c := range map[string]struct {
+		set  []string
+		want string // the field that is missing; empty = none
+	}{
+		"pxe needs the database and where servers find the API": {append(boots, "api.external_url=https://pool.example"), ""},
+		"pxe alone can't know where the API is":                 {boots, "api.external_url"},
+		"an allocator opens no BMC password":                    {append(external, "roles=allocator"), ""},
+		"a worker does":                                         {append(external, "roles=worker"), "secrets.key_file"},
+		"and the API seals them":                                {append(external, "roles=api"), "secrets.key_file"},
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			_, err := Load(Source{Environ: home(t), Set: append(slices.Clone(postgres), c.set...)})
+			var f *FieldError
+			if c.want == "" && err != nil || c.want != "" && (!errors.As(err, &f) || f.Field != c.want) {
+				t.Fatalf("got %v, want %q", err, c.want)
+			}
+		})
+	}
+}
+
 func TestDSNFileKeepsThePasswordOut(t *testing.T) {
 	t.Parallel()
 	c := load(t, Source{Environ: home(t), Set: []string{"database.driver=postgres", "secrets.key_file=s", "database.dsn_file=" + file(t, "postgres://u:hunter2@db/x\n")}})
@@ -271,11 +298,22 @@ func TestTheExampleFileLoads(t *testing.T) {
 	if c.PXE.Mode != PXEFull || c.Temporal.Mode != External || c.Database.MaxConnections != 40 || len(c.PXE.Subnets) != 1 {
 		t.Fatalf("got:\n%s", c)
 	}
-	b.Reset()
+}
+
+func TestTheReferencePageIsThatOfTheSettings(t *testing.T) {
+	t.Parallel()
+	var b strings.Builder
 	if err := WriteReference(&b); err != nil {
 		t.Fatal(err)
 	}
-	if rows := strings.Count(b.String(), "\n"); rows != len(Settings())+2 {
-		t.Fatalf("%d lines for %d settings", rows, len(Settings()))
+	if rows := strings.Count(b.String(), "\n| `"); rows != len(Settings()) {
+		t.Fatalf("%d rows for %d settings", rows, len(Settings()))
+	}
+	page, err := os.ReadFile("../../docs/reference/configuration.md")
+	if err != nil {
+		t.Fatal(err)
+	}
+	if string(page) != b.String() {
+		t.Fatal("docs/reference/configuration.md is not up to date; run: go generate ./cmd/...")
 	}
 }

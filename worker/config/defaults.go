@@ -89,6 +89,14 @@ func (c *Config) fillDSN() error {
 // Has says whether this process has the role.
 func (c *Config) Has(r Role) bool { return slices.Contains(c.Roles, r) }
 
+// UsesSecrets says whether this process seals or opens BMC passwords.
+func (c *Config) UsesSecrets() bool { return c.Has(RoleAPI) || c.Has(RoleWorker) }
+
+// UsesTemporal says whether this process speaks to Temporal: all but a boot service alone.
+func (c *Config) UsesTemporal() bool {
+	return c.Has(RoleAPI) || c.Has(RoleWorker) || c.Has(RoleAllocator)
+}
+
 func (c *Config) hasAll(roles []Role) bool {
 	return !slices.ContainsFunc(roles, func(r Role) bool { return !c.Has(r) })
 }

@@ -31,9 +31,11 @@ func (c *Config) Validate() error {
 	c.Database.validate(v)
 	c.Temporal.validate(v)
 	c.API.validate(v)
-	v.that(c.Database.Driver != Postgres || c.Secrets.KeyFile != "", "secrets.key_file", c.Secrets.KeyFile,
+	v.that(c.Database.Driver != Postgres || c.Secrets.KeyFile != "" || !c.UsesSecrets(), "secrets.key_file", c.Secrets.KeyFile,
 		"set with database.driver postgres, since every process of the pool needs the same key; make one with 'gpupool keys secrets'")
 	c.PXE.validate(v)
+	v.that(!c.Has(RolePXE) || c.Has(RoleAPI) || c.PXE.Mode == PXEOff || c.API.ExternalURL != "", "api.external_url", c.API.ExternalURL,
+		"set where pxe runs without api: servers that it boots are told where to phone home")
 	v.that(c.Log.Level.Valid(), "log.level", c.Log.Level, "debug, info, warn or error")
 	v.that(c.Log.Format.Valid(), "log.format", c.Log.Format, "auto, text or json")
 

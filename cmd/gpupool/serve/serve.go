@@ -1,4 +1,5 @@
-// Package serve is the server's verbs: up (everything in one process) and one verb for each role.
+// Package serve is the server's verbs: up (everything in one process), one verb for each role, and what prepares a
+// configuration for them.
 //
 // Not here: building a process (worker), what the roles do.
 package serve
@@ -11,12 +12,14 @@ import (
 	"log/slog"
 	"os"
 	"path/filepath"
+	"slices"
 	"strings"
 	"time"
 
 	"github.com/spf13/cobra"
 
 	"gpupool/deploy/lab"
+	"gpupool/schema"
 	"gpupool/worker"
 	"gpupool/worker/config"
 )
@@ -26,48 +29,80 @@ type flags struct {
 	file      string
 	set       []string
 	dataDir   string
+	sites     []string
+	regions   []string
 	lab       string
 	readyFile string
 }
 
-// Commands are up, api, worker, allocator and pxe.
+// Commands are up, api, worker, allocator and pxe, and what prepares a configuration for them: config and keys.
 func Commands() []*cobra.Command {
-	f := &flags{}
-	up := &cobra.Command{Use: "up", Short: "Run everything in this process: API and console, workflows, allocator, network boot", Args: cobra.NoArgs,
-		Long: "Run everything in this process, on an embedded Temporal server and SQLite. With --lab a simulated data centre on loopback runs beside it.",
-		RunE: func(cmd *cobra.Command, _ []string) error { return f.run(cmd.Context(), cmd.OutOrStdout(), nil) }}
-	up.Flags().StringVar(&f.lab, "lab", "", "run a simulated data centre beside it: \"demo\", or a lab file")
-	out := []*cobra.Command{up}
-	for role, short := range map[config.Role]string{
-		config.RoleAPI: "Run the API and console", config.RoleWorker: "Run workflows and the activities of the sites",
-		config.RoleAllocator: "Offer to run the regions' allocators", config.RolePXE: "Run the network boot service of the sites",
+	up := &flags{}
+	c := up.command(&cobra.Command{Use: "up", Short: "Run everything in this process: API and console, workflows, allocator, network boot",
+		Long: "Run everything in this process, on an embedded Temporal server and SQLite. With --lab a simulated data centre on loopback runs beside it."}, nil)
+	c.Flags().StringVar(&up.lab, "lab", "", "run a simulated data centre beside it: \"demo\", or a lab file")
+	out := []*cobra.Command{c, configCommand(), keysCommand()}
+	for _, r := range []struct {
+		role        config.Role
+		short, long string
+		own         func(f *flags, c *cobra.Command)
+	}{
+		{config.RoleAPI, "Run the API and console", "Any number of them may run.", func(*flags, *cobra.Command) {}},
+		{config.RoleWorker, "Run workflows and the activities of the sites", "Run it where the sites' BMC networks are reached. Workers of one site share its work.", withSites},
+		{config.RoleAllocator, "Offer to run the regions' allocators", "One of those that offer a region runs it. When it dies another takes over within seconds.", func(f *flags, c *cobra.Command) {
+			c.Flags().StringArrayVar(&f.regions, "region", nil, "a region to allocate (regions); repeatable")
+		}},
+		{config.RolePXE, "Run the network boot service of the sites", "It needs the database only: a site boots its servers while Temporal is away.", withSites},
 	} {
-		out = append(out, &cobra.Command{Use: string(role), Short: short, Args: cobra.NoArgs,
-			RunE: func(cmd *cobra.Command, _ []string) error {
-				return f.run(cmd.Context(), cmd.OutOrStdout(), []config.Role{role})
-			}})
-	}
-	for _, c := range out {
-		c.Flags().StringVarP(&f.file, "config", "c", "", "configuration file (else GPUPOOL_CONFIG)")
-		c.Flags().StringArrayVar(&f.set, "set", nil, "one setting, as api.listen=:8443; repeatable")
-		c.Flags().StringVar(&f.dataDir, "data-dir", "", "folder for what the process keeps (data_dir)")
-		c.Flags().StringVar(&f.readyFile, "ready-file", "", "write {url, token, pid} as JSON here when ready (mode 0600)")
+		f := &flags{}
+		c := f.command(&cobra.Command{Use: string(r.role), Short: r.short, Long: r.short + ", on PostgreSQL and an external Temporal. " + r.long}, []config.Role{r.role})
+		r.own(f, c)
+		out = append(out, c)
 	}
 	return out
 }
 
+func withSites(f *flags, c *cobra.Command) {
+	c.Flags().StringArrayVar(&f.sites, "site", nil, "a site (provisioning network) that this process reaches (sites); repeatable")
+}
+
+// command makes c run the roles; nil = all.
+func (f *flags) command(c *cobra.Command, roles []config.Role) *cobra.Command {
+	c.Args = cobra.NoArgs
+	c.RunE = func(cmd *cobra.Command, _ []string) error { return f.run(cmd.Context(), cmd.OutOrStdout(), roles) }
+	f.sources(c)
+	c.Flags().StringVar(&f.readyFile, "ready-file", "", "write {url, token, pid} as JSON here when ready (mode 0600)")
+	return c
+}
+
+// sources are the flags that say where the configuration comes from.
+func (f *flags) sources(c *cobra.Command) {
+	c.Flags().StringVarP(&f.file, "config", "c", "", "configuration file (else GPUPOOL_CONFIG)")
+	c.Flags().StringArrayVar(&f.set, "set", nil, "one setting, as api.listen=:8443; repeatable")
+	c.Flags().StringVar(&f.dataDir, "data-dir", "", "folder for what the process keeps (data_dir)")
+}
+
 func (f *flags) load(roles []config.Role) (*config.Config, error) {
-	set := f.set
+	set := slices.Clone(f.set)
 	if f.dataDir != "" {
 		set = append(set, "data_dir="+f.dataDir)
 	}
 	if roles != nil {
 		set = append(set, "roles="+string(roles[0]))
 	}
+	for path, values := range map[string][]string{"sites": f.sites, "regions": f.regions} {
+		if len(values) > 0 {
+			set = append(set, path+"="+strings.Join(values, ","))
+		}
+	}
 	if f.lab != "" {
 		set = append(labSettings(), set...)
 	}
-	return config.Load(config.Source{File: f.file, Environ: os.Environ(), Set: set})
+	c, err := config.Load(config.Source{File: f.file, Environ: os.Environ(), Set: set})
+	if err != nil {
+		return nil, &schema.Error{Code: schema.CodeInvalid, Message: err.Error(), Hint: "gpupool config reference", Err: err}
+	}
+	return c, nil
 }
 
 // Ready is what the ready file says.
