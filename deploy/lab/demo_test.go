@@ -4,6 +4,7 @@ import (
 	"context"
 	"encoding/json"
 	"log/slog"
+	"path/filepath"
 	"sync"
 	"testing"
 
@@ -14,10 +15,26 @@ import (
 	"gpupool/worker/agent/agenttest"
 )
 
-// TestTheDemosServersAreInstalledByTheRealBMCClient: every maker's manners lead to the same end, and the one server
-// that is built to fail its burn-in does.
+// TestTheDemosServersAreInstalledByTheRealBMCClient: every maker's manners lead to the same end, whether its resources
+// are generated or were captured from a real BMC, and the one server that is built to fail its burn-in does.
 func TestTheDemosServersAreInstalledByTheRealBMCClient(t *testing.T) {
-	w := newPlatform(t, 88, lab.Demo()...).start()
+	t.Run("generated trees", func(t *testing.T) { testInstall(newPlatform(t, 88, lab.Demo()...)) })
+	t.Run("captured trees", func(t *testing.T) {
+		servers, err := lab.WithTrees(lab.Demo(), sharedTrees(t), t.TempDir())
+		if err != nil {
+			t.Fatal(err)
+		}
+		for i, want := range []string{"nvidia_viking", "nvidia_viking", "supermicro", "supermicro", ".", "."} {
+			if got := filepath.Base(servers[i].Tree); got != want {
+				t.Errorf("%s serves %s, not %s", servers[i].Name, got, want)
+			}
+		}
+		testInstall(newPlatform(t, 89, servers...))
+	})
+}
+
+func testInstall(p *platform) {
+	w, t := p.start(), p.t
 	pool := bmc.NewPool(bmc.Config{Log: slog.New(slog.DiscardHandler)})
 	t.Cleanup(func() {
 		if err := pool.Close(context.Background()); err != nil {

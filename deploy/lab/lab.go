@@ -11,6 +11,7 @@ import (
 	"sync"
 	"syscall"
 
+	"gpupool/deploy/lab/bmc"
 	"gpupool/deploy/lab/netboot"
 	"gpupool/worker/agent"
 	"gpupool/worker/agent/proc"
@@ -24,7 +25,8 @@ type Lab struct {
 	lock     *os.File
 	table    *proc.Table
 	load     *loads
-	relay    *netboot.Relay // nil without DHCP
+	trees    map[string]bmc.Profile // captured trees by folder; each is read once
+	relay    *netboot.Relay         // nil without DHCP
 
 	mu    sync.Mutex
 	https map[string]*http.Client // by certificate authority; shared by all agents
@@ -39,7 +41,7 @@ func New(c Config) (_ *Lab, err error) {
 	if err := os.MkdirAll(cfg.Dir, 0o700); err != nil {
 		return nil, err
 	}
-	l := &Lab{cfg: cfg, byName: map[string]*machine{}, table: proc.New(""), https: map[string]*http.Client{}}
+	l := &Lab{cfg: cfg, byName: map[string]*machine{}, table: proc.New(""), trees: map[string]bmc.Profile{}, https: map[string]*http.Client{}}
 	l.load = newLoads(cfg.Now)
 	if l.lock, err = lockDir(cfg.Dir); err != nil {
 		return nil, err
@@ -128,6 +130,22 @@ func (l *Lab) http(ca string) (*http.Client, error) {
 	}
 	l.https[ca] = h
 	return h, nil
+}
+
+// profile is a server's BMC's. Only New calls it.
+func (l *Lab) profile(c ServerConfig) (bmc.Profile, error) {
+	if c.Tree == "" {
+		return bmc.ByName(c.Profile)
+	}
+	p, ok := l.trees[c.Tree]
+	if !ok {
+		var err error
+		if p, err = bmc.FromTree(c.Tree); err != nil {
+			return p, err
+		}
+		l.trees[c.Tree] = p
+	}
+	return p, nil
 }
 
 func (l *Lab) machine(name string) (*machine, error) {

@@ -54,7 +54,7 @@ type life struct {
 
 // build makes a machine, or finds it in its folder.
 func (l *Lab) build(i int, c ServerConfig) (*machine, error) {
-	p, err := c.profile()
+	p, err := l.profile(c)
 	if err != nil {
 		return nil, err
 	}
