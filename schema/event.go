@@ -61,5 +61,5 @@ type Event struct {
 	Job     string          `json:"job,omitempty"`
 	Tenant  string          `json:"tenant,omitempty"` // tenants read events of their own only
 	By      string          `json:"by,omitempty"`     // the token's name or the component
-	Data    json.RawMessage `gorm:"type:text" json:"data,omitempty"`
+	Data    json.RawMessage `gorm:"serializer:document" json:"data,omitempty"`
 }

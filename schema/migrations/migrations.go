@@ -7,7 +7,9 @@ package migrations
 import (
 	"context"
 	"database/sql"
+	"database/sql/driver"
 	"embed"
+	"errors"
 	"fmt"
 
 	"github.com/pressly/goose/v3"
@@ -22,6 +24,13 @@ func Up(ctx context.Context, db *sql.DB, dialect string) error {
 	if !ok {
 		return fmt.Errorf("database driver %q is not known (sqlite or postgres)", dialect)
 	}
+	if dialect == "postgres" {
+		unlock, err := exclusive(ctx, db)
+		if err != nil {
+			return fmt.Errorf("waiting to migrate the database: %w", err)
+		}
+		defer unlock()
+	}
 	p, err := goose.NewProvider(d, db, files, goose.WithDisableGlobalRegistry(true), goose.WithGoMigrations(guards(dialect)))
 	if err != nil {
 		return fmt.Errorf("reading the migrations: %w", err)
@@ -30,6 +39,26 @@ func Up(ctx context.Context, db *sql.DB, dialect string) error {
 		return fmt.Errorf("migrating the database: %w", err)
 	}
 	return nil
+}
+
+// lockID is the PostgreSQL advisory lock of migrations.
+const lockID = 0x67707570 // "gpup"
+
+// exclusive waits for its turn: processes of a pool start at the same moment, one migrates, the others find it done. The
+// lock goes with its connection, so a process that dies leaves none behind.
+func exclusive(ctx context.Context, db *sql.DB) (unlock func(), err error) {
+	c, err := db.Conn(ctx)
+	if err != nil {
+		return nil, err
+	}
+	if _, err := c.ExecContext(ctx, "SELECT pg_advisory_lock($1)", lockID); err != nil {
+		return nil, errors.Join(err, c.Close())
+	}
+	return func() {
+		// Not given back to the pool but closed, whatever became of ctx: with the session the lock ends.
+		_ = c.Raw(func(any) error { return driver.ErrBadConn })
+		_ = c.Close()
+	}, nil
 }
 
 // guards makes the ledger and the event log append-only in the database itself.

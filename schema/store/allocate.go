@@ -4,6 +4,8 @@ import (
 	"context"
 	"encoding/json"
 	"fmt"
+	"maps"
+	"slices"
 
 	"gpupool/schema"
 )
@@ -133,15 +135,13 @@ func (tx *Tx) freeWorld(starts []Start) (world, error) {
 			accs = append(accs, p.Accelerators...)
 		}
 	}
-	ids := make([]string, 0, len(servers))
-	for id := range servers {
-		ids = append(ids, id)
-	}
+	ids := slices.Sorted(maps.Keys(servers))
 	for len(ids) > 0 {
 		part := ids[:min(len(ids), 500)]
 		ids = ids[len(part):]
+		// Held to the end of the transaction: who cordons, drains or repairs one of them waits, or was first and is seen.
 		var srv []schema.Server
-		if err := tx.db.Select("id", "name", "phase").Where("id IN ?", part).Find(&srv).Error; err != nil {
+		if err := tx.lockAll(&srv, "id IN ?", part); err != nil {
 			return w, err
 		}
 		for _, v := range srv {
@@ -294,6 +294,11 @@ type Settle struct {
 func (s *Store) SettleAttempt(ctx context.Context, job string, attempt int, unconfirmed []string) (Settle, error) {
 	var out Settle
 	err := s.Write(ctx, func(tx *Tx) error {
+		// The servers first, and all: each is told when it is drained, by whoever releases what it held last.
+		var servers []schema.Server
+		if err := tx.lockAll(&servers, "id IN (SELECT server FROM allocations WHERE job = ? AND attempt = ?)", job, attempt); err != nil {
+			return err
+		}
 		j, err := tx.job(job)
 		if err != nil {
 			return err
@@ -311,7 +316,7 @@ func (s *Store) SettleAttempt(ctx context.Context, job string, attempt int, unco
 			isUnconfirmed[v] = true
 		}
 		var tasks []schema.Task
-		if err := tx.db.Where("job = ? AND attempt = ?", job, attempt).Order("id").Find(&tasks).Error; err != nil {
+		if err := tx.lockAll(&tasks, "job = ? AND attempt = ?", job, attempt); err != nil {
 			return err
 		}
 		clean, refused := true, false // every part ended by itself with 0; a server would not start its part
@@ -369,7 +374,7 @@ func (s *Store) SettleAttempt(ctx context.Context, job string, attempt int, unco
 		if err := tx.db.Save(&a).Error; err != nil {
 			return err
 		}
-		if err := tx.release(j, a); err != nil {
+		if err := tx.release(j, a, servers); err != nil {
 			return err
 		}
 		tx.Emit(schema.Event{Kind: schema.EventJobReleased, Subject: job, Job: job, Tenant: j.Tenant}, map[string]any{"attempt": attempt, "outcome": a.Outcome})
@@ -421,16 +426,14 @@ func tells(t, o *schema.Task) bool {
 	}
 }
 
-// release frees an attempt's accelerators and writes one ledger row for each.
-func (tx *Tx) release(j schema.Job, a schema.Attempt) error {
+// release frees an attempt's accelerators, all on servers that the caller holds, and writes one ledger row for each.
+func (tx *Tx) release(j schema.Job, a schema.Attempt, servers []schema.Server) error {
 	var held []schema.Allocation
 	if err := tx.db.Where("job = ? AND attempt = ? AND released_at = 0", a.Job, a.Attempt).Find(&held).Error; err != nil {
 		return err
 	}
-	servers := map[string]bool{}
 	var rows []schema.LedgerRow
 	for _, h := range held {
-		servers[h.Server] = true
 		rows = append(rows, schema.LedgerRow{ID: fmt.Sprintf("%s/%d/%s/0", h.Job, h.Attempt, h.Accelerator), Kind: schema.LedgerUsage, Job: h.Job, Attempt: h.Attempt, Accelerator: h.Accelerator, Server: h.Server,
 			Tenant: j.Tenant, Project: j.Project, Spec: j.Spec, Model: j.Model, Region: h.Region, Start: h.AllocatedAt, Running: a.RunningAt, Stopping: a.StoppingAt, End: tx.now, Outcome: a.Outcome})
 	}
@@ -442,11 +445,7 @@ func (tx *Tx) release(j schema.Job, a schema.Attempt) error {
 	if _, err := tx.exec("UPDATE allocations SET released_at = ? WHERE job = ? AND attempt = ? AND released_at = 0", tx.now, a.Job, a.Attempt); err != nil {
 		return err
 	}
-	for id := range servers {
-		var v schema.Server
-		if err := tx.db.Where("id = ?", id).Take(&v).Error; err != nil {
-			return err
-		}
+	for _, v := range servers {
 		if v.Phase == schema.PhaseDraining {
 			if err := tx.emitIfDrained(v); err != nil {
 				return err

@@ -28,6 +28,9 @@ func (s *Store) Arm(ctx context.Context, server string, attempt int, ttl time.Du
 		if err := tx.mayDestroy(v, attempt); err != nil {
 			return err
 		}
+		if err := tx.exclusive("armed at " + v.Site); err != nil {
+			return err
+		}
 		var others int
 		if err := tx.db.Raw("SELECT count(*) FROM armed a JOIN servers s ON s.id = a.server WHERE s.site = ? AND a.server <> ? AND a.expires_at > ?", v.Site, v.ID, tx.now).Scan(&others).Error; err != nil {
 			return err

@@ -61,6 +61,9 @@ func (n *NewJob) check() error {
 		size += len(a)
 	}
 	for k, v := range n.Env {
+		if strings.ContainsRune(v, 0) {
+			return schema.Invalid("env", k, "values without NUL bytes")
+		}
 		if k == "" || !envName(k) {
 			return schema.Invalid("env", k, "names of letters, digits and _, not beginning with a digit")
 		}
@@ -363,7 +366,7 @@ func (tx *Tx) setJobState(j *schema.Job, to schema.JobState, cause string) error
 	return tx.saveJob(j)
 }
 
-// attemptRunning is called when one node's process has started: the attempt runs when all have.
+// attemptRunning is called when one node's process has started: the attempt runs when all have. The caller holds the job.
 func (tx *Tx) attemptRunning(job string, attempt int) error {
 	var waiting int64
 	if err := tx.db.Raw("SELECT count(*) FROM tasks WHERE job = ? AND attempt = ? AND running = 0", job, attempt).Scan(&waiting).Error; err != nil || waiting > 0 {
@@ -388,10 +391,10 @@ func (tx *Tx) attemptRunning(job string, attempt int) error {
 }
 
 // runTaskEnded tells the job's workflow when the last node's part has ended. One that failed takes the others of
-// its gang with it.
+// its gang with it. The caller holds the job.
 func (tx *Tx) runTaskEnded(t schema.Task) error {
 	var open []schema.Task
-	if err := tx.db.Where("job = ? AND attempt = ? AND ended = 0", t.Job, t.Attempt).Find(&open).Error; err != nil {
+	if err := tx.lockAll(&open, "job = ? AND attempt = ? AND ended = 0", t.Job, t.Attempt); err != nil {
 		return err
 	}
 	if len(open) > 0 {
@@ -527,7 +530,7 @@ func (tx *Tx) requestStop(j *schema.Job, why schema.AttemptOutcome, by, cause st
 		return err
 	}
 	var tasks []schema.Task
-	if err := tx.db.Where("job = ? AND attempt = ?", j.ID, j.Attempt).Find(&tasks).Error; err != nil {
+	if err := tx.lockAll(&tasks, "job = ? AND attempt = ?", j.ID, j.Attempt); err != nil {
 		return err
 	}
 	left := 0

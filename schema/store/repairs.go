@@ -133,6 +133,9 @@ func (s *Store) Judge(ctx context.Context, fault string, action Action, why stri
 }
 
 func (tx *Tx) overBlastRadius(v schema.Server) (bool, error) {
+	if err := tx.exclusive("blast radius of " + v.Region + " " + v.Model); err != nil {
+		return false, err
+	}
 	var total, out, mine int64
 	if err := tx.db.Raw("SELECT count(*) FROM servers WHERE region = ? AND model = ? AND phase IN ('available','draining','repairing')", v.Region, v.Model).Scan(&total).Error; err != nil {
 		return false, err

@@ -3,6 +3,11 @@
 // Invariants: every change of state is checked against its lifecycle table in the transaction that makes it; a change
 // and the event that tells of it share one transaction; event sequence numbers become visible in order.
 // Not here: what happens next (workflows), who gets what (activities/allocator/engine).
+//
+// On SQLite a transaction is the only writer. On PostgreSQL (read committed) what a transaction rests on is locked before it
+// is read: servers, then jobs, then attempts, then tasks, each kind in the order of ids. What several transactions change is
+// under the lock of the server or job that it belongs to; who meets them in another order may be chosen as a deadlock's
+// victim, and runs again.
 package store
 
 import (
@@ -97,8 +102,14 @@ func Open(ctx context.Context, c Config) (*Store, error) {
 		}
 		s.w, s.r = w, r
 	case "postgres":
-		db, err := gorm.Open(postgres.Open(c.DSN), gc)
+		inner, err := openPostgres(c.DSN)
+		if err != nil { // its text hides the password
+			return nil, &schema.Error{Code: schema.CodeInvalid, Field: "database.dsn", Message: "can't be read", Hint: "a postgres:// URL or key=value pairs", Err: err}
+		}
+		gc.PrepareStmt = false // the driver keeps its statements by itself
+		db, err := gorm.Open(postgres.New(postgres.Config{Conn: inner}), gc)
 		if err != nil {
+			_ = inner.Close()
 			return nil, &schema.Error{Code: schema.CodeUnavailable, Field: "database.dsn", Message: "PostgreSQL does not answer", Hint: "is it running, and do user, password and database name fit?", Err: err}
 		}
 		if err := pool(db, cmp.Or(c.MaxConnections, 20)); err != nil {
@@ -239,6 +250,25 @@ func (tx *Tx) lock(dst any, where string, args ...any) error {
 		db = db.Clauses(clause.Locking{Strength: "UPDATE"})
 	}
 	return db.Where(where, args...).Take(dst).Error
+}
+
+// exclusive makes transactions that name the same thing wait for one another until they end, where there is no row to
+// lock: a rule over many rows is checked by one at a time. On SQLite they do anyway.
+func (tx *Tx) exclusive(name string) error {
+	if !tx.s.postgres {
+		return nil
+	}
+	return tx.db.Exec("SELECT pg_advisory_xact_lock(hashtextextended(?, 0))", name).Error
+}
+
+// lockAll reads rows for change, in the order of their ids, so that two transactions that need some of the same wait for
+// one another and never deadlock.
+func (tx *Tx) lockAll(dst any, where string, args ...any) error {
+	db := tx.db
+	if tx.s.postgres {
+		db = db.Clauses(clause.Locking{Strength: "UPDATE"})
+	}
+	return db.Where(where, args...).Order("id").Find(dst).Error
 }
 
 // exec runs a statement and returns how many rows it changed.

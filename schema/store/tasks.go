@@ -3,7 +3,11 @@ package store
 import (
 	"context"
 	"encoding/json"
+	"slices"
+	"strings"
 	"time"
+
+	"gorm.io/gorm/clause"
 
 	"gpupool/schema"
 	"gpupool/schema/agentproto"
@@ -15,13 +19,12 @@ func (s *Store) QueueTask(ctx context.Context, t schema.Task) error {
 }
 
 func (tx *Tx) queueTask(t schema.Task) error {
-	var n int64
-	if err := tx.db.Raw("SELECT count(*) FROM tasks WHERE id = ?", t.ID).Scan(&n).Error; err != nil || n > 0 {
-		return err
-	}
 	t.State, t.Created = schema.TaskPending, tx.now
-	tx.Emit(schema.Event{Kind: schema.EventTaskQueued, Subject: t.ID, Server: t.Server, Job: t.Job}, nil)
-	return tx.db.Create(&t).Error
+	r := tx.db.Clauses(clause.OnConflict{DoNothing: true}).Create(&t)
+	if r.Error == nil && r.RowsAffected > 0 {
+		tx.Emit(schema.Event{Kind: schema.EventTaskQueued, Subject: t.ID, Server: t.Server, Job: t.Job}, nil)
+	}
+	return r.Error
 }
 
 // Task finds one by id.
@@ -50,9 +53,13 @@ func (s *Store) ClaimTasks(ctx context.Context, server string) ([]agentproto.Tas
 			return err
 		}
 		for _, t := range rows {
-			if n, err := tx.exec("UPDATE tasks SET delivered = ?, claimed = CASE WHEN claimed = 0 THEN ? ELSE claimed END, state = CASE WHEN state = 'pending' THEN 'claimed' ELSE state END WHERE id = ? AND ended = 0",
-				tx.now, tx.now, t.ID); err != nil || n == 0 {
+			n, err := tx.exec("UPDATE tasks SET delivered = ?, claimed = CASE WHEN claimed = 0 THEN ? ELSE claimed END, state = CASE WHEN state = 'pending' THEN 'claimed' ELSE state END WHERE id = ? AND ended = 0",
+				tx.now, tx.now, t.ID)
+			if err != nil {
 				return err
+			}
+			if n == 0 {
+				continue // it has ended since it was read
 			}
 			out = append(out, agentproto.Task{ID: t.ID, Kind: t.Kind, Epoch: t.Epoch, Payload: json.RawMessage(t.Payload), Stop: t.StopAt != 0, Signal: t.StopWith, GraceMS: t.GraceMS})
 		}
@@ -65,6 +72,8 @@ func (s *Store) ClaimTasks(ctx context.Context, server string) ([]agentproto.Tas
 // changes nothing; a word about another server's task is not.
 func (s *Store) Report(ctx context.Context, server string, r agentproto.Report) (agentproto.ReportReply, error) {
 	var reply agentproto.ReportReply
+	// Two servers that report on parts of the same gangs lock them in the same order.
+	slices.SortStableFunc(r.Tasks, func(a, b agentproto.TaskReport) int { return strings.Compare(a.Task, b.Task) })
 	err := s.Write(ctx, func(tx *Tx) error {
 		reply.Accepted = nil
 		for _, tr := range r.Tasks {
@@ -83,6 +92,15 @@ func (s *Store) Report(ctx context.Context, server string, r agentproto.Report) 
 }
 
 func (tx *Tx) report(server string, r agentproto.TaskReport) error {
+	var job string
+	if err := tx.db.Raw("SELECT job FROM tasks WHERE id = ? AND server = ?", r.Task, server).Scan(&job).Error; err != nil {
+		return err
+	}
+	if job != "" { // the parts of a gang report at once: each must see what the others said
+		if _, err := tx.job(job); err != nil {
+			return err
+		}
+	}
 	var t schema.Task
 	if err := one(tx.lock(&t, "id = ? AND server = ?", r.Task, server), "task", r.Task); err != nil {
 		return err
@@ -91,7 +109,7 @@ func (tx *Tx) report(server string, r agentproto.TaskReport) error {
 		return nil
 	}
 	if r.Output != "" {
-		if _, err := tx.exec("INSERT INTO task_output (task, seq, at, output) VALUES (?, ?, ?, ?) ON CONFLICT DO NOTHING", t.ID, r.Seq, tx.now, r.Output); err != nil {
+		if _, err := tx.exec("INSERT INTO task_output (task, seq, at, output) VALUES (?, ?, ?, ?) ON CONFLICT DO NOTHING", t.ID, r.Seq, tx.now, printable(r.Output)); err != nil {
 			return err
 		}
 	}

@@ -4,6 +4,7 @@ package storetest
 import (
 	"context"
 	"fmt"
+	"os"
 	"path/filepath"
 	"strings"
 	"testing"
@@ -15,13 +16,19 @@ import (
 	"gpupool/schema/store"
 )
 
-// Open gives a fresh SQLite store that is closed when the test ends.
+// Open gives a fresh store that is closed when the test ends: on SQLite, or where PostgresEnv says.
 func Open(t testing.TB) *store.Store { t.Helper(); return OpenAt(t, nil) }
 
 // OpenAt is Open by a clock of the test's; nil is the wall's.
 func OpenAt(t testing.TB, clock func() time.Time) *store.Store {
 	t.Helper()
-	s, err := store.Open(t.Context(), store.Config{Driver: "sqlite", DSN: filepath.Join(t.TempDir(), "gpupool.db"), Clock: clock})
+	c := store.Config{Driver: "sqlite", Clock: clock}
+	if server := os.Getenv(PostgresEnv); server != "" {
+		c.Driver, c.DSN, c.MaxConnections = "postgres", Database(t, server), 8
+	} else {
+		c.DSN = filepath.Join(t.TempDir(), "gpupool.db")
+	}
+	s, err := store.Open(t.Context(), c)
 	if err != nil {
 		t.Fatal(err)
 	}

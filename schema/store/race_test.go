@@ -1,0 +1,225 @@
+package store_test
+
+import (
+	"context"
+	"fmt"
+	"os"
+	"sync"
+	"testing"
+
+	"gpupool/schema"
+	"gpupool/schema/agentproto"
+	"gpupool/schema/store"
+	"gpupool/schema/store/storetest"
+)
+
+// together runs fs at the same moment and waits for all.
+func together(t *testing.T, fs ...func() error) {
+	t.Helper()
+	var wg sync.WaitGroup
+	begin := make(chan struct{})
+	for _, f := range fs {
+		wg.Go(func() {
+			<-begin
+			if err := f(); err != nil {
+				t.Error(err)
+			}
+		})
+	}
+	close(begin)
+	wg.Wait()
+	if t.Failed() {
+		t.FailNow()
+	}
+}
+
+// count is how many events of a kind there are about a job or a server.
+func (b *bench) count(kind schema.EventKind, f store.EventFilter) int {
+	b.t.Helper()
+	f.Kinds = []schema.EventKind{kind}
+	ev, _, err := b.Events(b.t.Context(), 0, 10_000, f)
+	b.must(err)
+	return len(ev)
+}
+
+// rounds is how often a race is run: a lost one shows in a few.
+const rounds = 15
+
+// part reports on the rank's part of the job's attempt, as its server's agent does.
+func (b *bench) part(job string, attempt, rank int, r agentproto.TaskReport) func() error {
+	b.t.Helper()
+	task, err := b.Task(b.t.Context(), store.RunTaskID(job, attempt, rank))
+	b.must(err)
+	r.Task = task.ID
+	return func() error {
+		_, err := b.Report(context.Background(), task.Server, agentproto.Report{Tasks: []agentproto.TaskReport{r}})
+		return err
+	}
+}
+
+func TestPartsOfAGangThatReportAtOnceAreSeenTogether(t *testing.T) {
+	t.Parallel()
+	b := newBench(t, 2)
+	ctx, zero := t.Context(), 0
+	for range rounds {
+		j := b.submit(2)
+		if no := b.commit(b.start(j, b.place(0, 0), b.place(1, 0))); len(no) != 0 {
+			t.Fatalf("refused: %+v", no)
+		}
+		b.must(b.DispatchAttempt(ctx, j.ID, 1))
+		claim := func(server string) func() error {
+			return func() error { _, err := b.ClaimTasks(ctx, server); return err }
+		}
+		together(t, claim(b.servers[0].ID), claim(b.servers[1].ID))
+		running := agentproto.TaskReport{Seq: 1, State: schema.TaskRunning}
+		together(t, b.part(j.ID, 1, 0, running), b.part(j.ID, 1, 1, running))
+		if got, n := b.job(j.ID), b.count(schema.EventJobRunning, store.EventFilter{Job: j.ID}); got.State != schema.JobRunning || n != 1 {
+			t.Fatalf("both parts run, the job is %s, and was told to run %d times", got.State, n)
+		}
+		done := agentproto.TaskReport{Seq: 2, State: schema.TaskDone, ExitCode: &zero, NoneLeft: true}
+		together(t, b.part(j.ID, 1, 0, done), b.part(j.ID, 1, 1, done))
+		if n := b.count(schema.EventJobAttemptEnded, store.EventFilter{Job: j.ID}); n != 1 {
+			t.Fatalf("both parts have ended, and the end was told %d times", n)
+		}
+		_, err := b.SettleAttempt(ctx, j.ID, 1, nil)
+		b.must(err)
+	}
+}
+
+func TestAPartThatWasHandedOutIsNotTakenForOneThatWasNot(t *testing.T) {
+	t.Parallel()
+	b := newBench(t, 1)
+	ctx := t.Context()
+	for range rounds {
+		j := b.submit(1)
+		b.commit(b.start(j, b.place(0, 0)))
+		b.must(b.DispatchAttempt(ctx, j.ID, 1))
+		var got []agentproto.Task
+		together(t,
+			func() (err error) { got, err = b.ClaimTasks(ctx, b.servers[0].ID); return err },
+			func() error { return b.RequestStop(ctx, j.ID, 1, schema.AttemptCancelled, "test", "") })
+		task, err := b.Task(ctx, store.RunTaskID(j.ID, 1, 0))
+		b.must(err)
+		if len(got) > 0 && task.State.Ended() {
+			t.Fatalf("the agent was handed the part, which is %s: %s", task.State, task.Text)
+		}
+		if len(got) > 0 {
+			zero := 0
+			b.must(b.part(j.ID, 1, 0, agentproto.TaskReport{Seq: 1, State: schema.TaskCancelled, ExitCode: &zero, NoneLeft: true})())
+		}
+		_, err = b.SettleAttempt(ctx, j.ID, 1, nil)
+		b.must(err)
+	}
+}
+
+func TestAStartAndACordonAtOnceComeInOneOrder(t *testing.T) {
+	t.Parallel()
+	b := newBench(t, 1)
+	ctx := t.Context()
+	for range rounds {
+		j := b.submit(1)
+		var no []store.Refusal
+		together(t,
+			func() error {
+				_, err := b.Cordon(ctx, b.servers[0].ID, "", schema.CordonOperator, "test", "looks odd")
+				return err
+			},
+			func() (err error) {
+				no, err = b.CommitCycle(ctx, "eu", b.epoch, store.Cycle{Number: 1, Starts: []store.Start{b.start(j, b.place(0, 0))}})
+				return err
+			})
+		var cordoned, allocated int64
+		ev, _, err := b.Events(ctx, 0, 10_000, store.EventFilter{Kinds: []schema.EventKind{schema.EventServerCordoned, schema.EventJobAllocated}})
+		b.must(err)
+		for _, e := range ev {
+			if e.Kind == schema.EventServerCordoned {
+				cordoned = e.Seq
+			} else if e.Job == j.ID {
+				allocated = e.Seq
+			}
+		}
+		if len(no) == 0 && allocated > cordoned {
+			t.Fatalf("the job was started (event %d) on a server that was cordoned (event %d)", allocated, cordoned)
+		}
+		b.must(b.Uncordon(ctx, b.servers[0].ID, "", schema.CordonOperator, "test"))
+		if len(no) == 0 {
+			b.must(b.RequestStop(ctx, j.ID, 1, schema.AttemptCancelled, "test", ""))
+			_, err = b.SettleAttempt(ctx, j.ID, 1, nil)
+			b.must(err)
+		} else {
+			b.must(b.RequestStop(ctx, j.ID, 0, schema.AttemptCancelled, "test", ""))
+		}
+	}
+}
+
+func TestADrainThatMeetsTheEndsOfItsJobsIsToldToBeDone(t *testing.T) {
+	t.Parallel()
+	b := newBench(t, 1)
+	ctx := t.Context()
+	for range rounds {
+		one, two := b.submit(1), b.submit(1)
+		if no := b.commit(b.start(one, b.place(0, 0)), b.start(two, b.place(0, 2))); len(no) != 0 {
+			t.Fatalf("refused: %+v", no)
+		}
+		before := b.count(schema.EventServerDrained, store.EventFilter{Server: b.servers[0].ID})
+		settle := func(j schema.Job) func() error {
+			b.must(b.RequestStop(ctx, j.ID, 1, schema.AttemptCancelled, "test", ""))
+			return func() error { _, err := b.SettleAttempt(ctx, j.ID, 1, nil); return err }
+		}
+		together(t, settle(one), settle(two), func() error { return b.Drain(ctx, b.servers[0].ID, "test", "maintenance") })
+		if n := b.count(schema.EventServerDrained, store.EventFilter{Server: b.servers[0].ID}) - before; n == 0 {
+			t.Fatal("no job is left on the draining server, and nobody was told")
+		}
+		b.must(b.Undrain(ctx, b.servers[0].ID, "test"))
+	}
+}
+
+func TestFaultsAtOnceStayWithinTheBlastRadius(t *testing.T) {
+	t.Parallel()
+	b := newBench(t, 6) // a third of six is two
+	var judge []func() error
+	for i, v := range b.servers {
+		b.must(b.ReportFault(t.Context(), v.ID, schema.Fault{Source: "test", Kind: "xid", Severity: schema.SeverityCritical, Text: "off the bus", Dedupe: fmt.Sprint(i)}))
+		f, err := b.Faults(t.Context(), v.ID)
+		b.must(err)
+		judge = append(judge, func() error {
+			_, err := b.Judge(context.Background(), f[0].ID, store.ActionRepair, "off the bus")
+			return err
+		})
+	}
+	together(t, judge...)
+	out, err := b.Cordons(t.Context(), "")
+	b.must(err)
+	if len(out) != 2 {
+		t.Fatalf("%d of 6 servers were taken out at once, want 2", len(out))
+	}
+}
+
+func TestOneTaskIsQueuedOnceHoweverManyAsk(t *testing.T) {
+	t.Parallel()
+	b := newBench(t, 1)
+	queue := func() error {
+		return b.QueueTask(context.Background(), schema.Task{ID: "task", Server: b.servers[0].ID, Workflow: "w", Kind: schema.TaskBurnIn, Payload: "{}"})
+	}
+	together(t, queue, queue, queue, queue)
+	if n := b.count(schema.EventTaskQueued, store.EventFilter{Server: b.servers[0].ID}); n != 1 {
+		t.Fatalf("the task was told of %d times", n)
+	}
+}
+
+func TestProcessesThatStartAtOnceMigrateOnce(t *testing.T) {
+	t.Parallel()
+	server := os.Getenv(storetest.PostgresEnv)
+	if server == "" {
+		t.Skip("one process has a SQLite file; TestTheSameHoldsOnPostgreSQL runs this")
+	}
+	c := store.Config{Driver: "postgres", DSN: storetest.Database(t, server), MaxConnections: 2}
+	open := func() error {
+		s, err := store.Open(context.Background(), c)
+		if err != nil {
+			return err
+		}
+		return s.Close()
+	}
+	together(t, open, open, open, open)
+}
