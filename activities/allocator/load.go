@@ -19,9 +19,13 @@ type live struct {
 	at      int64 // events applied so far
 	number  int64 // of the last cycle
 	pool    *engine.State
+	quotas  map[quotaOf]bool // those that pool has: what the record no longer has is taken away
 	servers int
 	queued  int
 }
+
+// quotaOf is what a quota is of.
+type quotaOf struct{ tenant, project, model string }
 
 // load takes the epoch first, so that no earlier holder can commit after the read.
 func load(ctx context.Context, db *store.Store, region, holder string, policy engine.Config) (*live, error) {
@@ -77,8 +81,15 @@ func (l *live) catchUp(ctx context.Context) (changed bool, err error) {
 				servers[e.Server] = true
 			case schema.EventPolicyChanged:
 				policy = true
-			case schema.EventJobSubmitted, schema.EventJobState, schema.EventJobHeld, schema.EventJobUnheld, schema.EventJobLimit:
+			case schema.EventJobSubmitted, schema.EventJobState, schema.EventJobHeld, schema.EventJobUnheld:
 				jobs[e.Job] = true
+			case schema.EventJobLimit:
+				jobs[e.Job] = true
+				j, err := l.db.Job(ctx, e.Job)
+				if err != nil {
+					return changed, err
+				}
+				l.pool.SetTimeLimit(j.ID, j.Attempt, j.Limit()) // of what runs; a waiting job is set below
 			case schema.EventJobReleased:
 				jobs[e.Job] = true
 				var d struct {
@@ -128,9 +139,17 @@ func (l *live) policy(ctx context.Context) error {
 	for _, s := range specs {
 		l.pool.SetSpec(engine.Spec{Name: s.Name, Model: s.Model, Accelerators: s.Accelerators, CPU: int64(s.CPUs), MemoryBytes: s.MemoryBytes, RetiredAt: s.RetiredAt.Time()})
 	}
+	have := make(map[quotaOf]bool, len(quotas))
 	for _, q := range quotas {
+		have[quotaOf{q.Tenant, q.Project, q.Model}] = true
 		l.pool.SetQuota(engine.Quota{Tenant: q.Tenant, Project: q.Project, Model: q.Model, Guaranteed: int64(q.Guaranteed), Limit: int64(q.Limit)})
 	}
+	for q := range l.quotas {
+		if !have[q] {
+			l.pool.RemoveQuota(q.tenant, q.project, q.model)
+		}
+	}
+	l.quotas = have
 	return nil
 }
 
