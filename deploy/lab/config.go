@@ -47,7 +47,7 @@ type Config struct {
 type ServerConfig struct {
 	Name    string   `yaml:"name"`
 	Profile string   `yaml:"profile"` // of the BMC; see bmc.ProfileNames
-	Tree    string   `yaml:"tree"`    // folder of a captured Redfish tree to serve instead of the profile's
+	Tree    string   `yaml:"tree"`    // captured Redfish tree to serve instead of the profile's: a folder, or a .tar.xz of one
 	Serial  string   `yaml:"serial"`  // chassis; empty = made of the name
 	UUID    string   `yaml:"uuid"`    // SMBIOS; empty = made of the serial
 	MACs    []string `yaml:"macs"`    // the first boots; empty = two, made of the serial
@@ -233,4 +233,12 @@ func (s ServerConfig) resolve() (ServerConfig, error) {
 		}
 	}
 	return s, nil
+}
+
+// profile is the BMC's.
+func (s ServerConfig) profile() (bmc.Profile, error) {
+	if s.Tree != "" {
+		return bmc.FromTree(s.Tree)
+	}
+	return bmc.ByName(s.Profile)
 }

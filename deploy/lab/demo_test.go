@@ -20,11 +20,11 @@ import (
 func TestTheDemosServersAreInstalledByTheRealBMCClient(t *testing.T) {
 	t.Run("generated trees", func(t *testing.T) { testInstall(newPlatform(t, 88, lab.Demo()...)) })
 	t.Run("captured trees", func(t *testing.T) {
-		servers, err := lab.WithTrees(lab.Demo(), sharedTrees(t), t.TempDir())
+		servers, err := lab.WithTrees(lab.Demo(), sharedTrees(t))
 		if err != nil {
 			t.Fatal(err)
 		}
-		for i, want := range []string{"nvidia_viking", "nvidia_viking", "supermicro", "supermicro", ".", "."} {
+		for i, want := range []string{"nvidia_viking.tar.xz", "nvidia_viking.tar.xz", "supermicro.tar.xz", "supermicro.tar.xz", ".", "."} {
 			if got := filepath.Base(servers[i].Tree); got != want {
 				t.Errorf("%s serves %s, not %s", servers[i].Name, got, want)
 			}

@@ -11,7 +11,6 @@ import (
 	"sync"
 	"syscall"
 
-	"gpupool/deploy/lab/bmc"
 	"gpupool/deploy/lab/netboot"
 	"gpupool/worker/agent"
 	"gpupool/worker/agent/proc"
@@ -25,8 +24,7 @@ type Lab struct {
 	lock     *os.File
 	table    *proc.Table
 	load     *loads
-	trees    map[string]bmc.Profile // captured trees by folder; each is read once
-	relay    *netboot.Relay         // nil without DHCP
+	relay    *netboot.Relay // nil without DHCP
 
 	mu    sync.Mutex
 	https map[string]*http.Client // by certificate authority; shared by all agents
@@ -41,7 +39,7 @@ func New(c Config) (_ *Lab, err error) {
 	if err := os.MkdirAll(cfg.Dir, 0o700); err != nil {
 		return nil, err
 	}
-	l := &Lab{cfg: cfg, byName: map[string]*machine{}, table: proc.New(""), trees: map[string]bmc.Profile{}, https: map[string]*http.Client{}}
+	l := &Lab{cfg: cfg, byName: map[string]*machine{}, table: proc.New(""), https: map[string]*http.Client{}}
 	l.load = newLoads(cfg.Now)
 	if l.lock, err = lockDir(cfg.Dir); err != nil {
 		return nil, err
@@ -113,7 +111,9 @@ func (l *Lab) close() error {
 		h.CloseIdleConnections()
 	}
 	l.mu.Unlock()
-	errs = append(errs, l.lock.Close())
+	// Closing alone would not do: a program that is being started elsewhere in this process holds the file too, until it
+	// is executed, and with the file the lock.
+	errs = append(errs, syscall.Flock(int(l.lock.Fd()), syscall.LOCK_UN), l.lock.Close())
 	return errors.Join(errs...)
 }
 
@@ -130,22 +130,6 @@ func (l *Lab) http(ca string) (*http.Client, error) {
 	}
 	l.https[ca] = h
 	return h, nil
-}
-
-// profile is a server's BMC's. Only New calls it.
-func (l *Lab) profile(c ServerConfig) (bmc.Profile, error) {
-	if c.Tree == "" {
-		return bmc.ByName(c.Profile)
-	}
-	p, ok := l.trees[c.Tree]
-	if !ok {
-		var err error
-		if p, err = bmc.FromTree(c.Tree); err != nil {
-			return p, err
-		}
-		l.trees[c.Tree] = p
-	}
-	return p, nil
 }
 
 func (l *Lab) machine(name string) (*machine, error) {

@@ -54,7 +54,7 @@ type life struct {
 
 // build makes a machine, or finds it in its folder.
 func (l *Lab) build(i int, c ServerConfig) (*machine, error) {
-	p, err := l.profile(c)
+	p, err := c.profile()
 	if err != nil {
 		return nil, err
 	}
@@ -101,10 +101,16 @@ func (l *Lab) build(i int, c ServerConfig) (*machine, error) {
 func (m *machine) listen(i int) error {
 	var err error
 	if m.st.BMC != "" {
-		if m.ln, err = net.Listen("tcp", m.st.BMC); err != nil {
-			return fmt.Errorf("its BMC's address: %w", err)
+		// A lab that ended just now may still hold it: a program that is being started has its sockets until it is executed.
+		for deadline := time.Now().Add(2 * time.Second); ; time.Sleep(time.Millisecond) {
+			m.ln, err = net.Listen("tcp", m.st.BMC)
+			if err == nil {
+				return nil
+			}
+			if !errors.Is(err, syscall.EADDRINUSE) || time.Now().After(deadline) {
+				return fmt.Errorf("its BMC's address: %w", err)
+			}
 		}
-		return nil
 	}
 	a := m.lab.cfg.bmcNet.Masked().Addr().As4()
 	n := uint32(a[0])<<24 | uint32(a[1])<<16 | uint32(a[2])<<8 | uint32(a[3]) + uint32(i) + 1

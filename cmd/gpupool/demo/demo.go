@@ -24,18 +24,24 @@ import (
 
 // Command is `gpupool demo`.
 func Command() *cobra.Command {
-	var dir string
+	var dir, trees string
 	c := &cobra.Command{Use: "demo", Short: "Show the whole story on six simulated servers, and check it", Args: cobra.NoArgs,
 		Long: "Start `gpupool up --lab demo` on a folder of its own and tell the story. On a terminal it then stays up with the\nconsole's address; with DEMO_EXIT=1, or without a terminal, it ends. The exit code is 0 only if every check held.",
-		RunE: func(cmd *cobra.Command, _ []string) error { return run(cmd, dir) }}
+		RunE: func(cmd *cobra.Command, _ []string) error {
+			if !cmd.Flags().Changed("lab-trees") {
+				trees = captured()
+			}
+			return run(cmd, dir, trees)
+		}}
 	c.Flags().StringVar(&dir, "data-dir", "", "keep the demo's data here (else a temporary folder, removed at the end)")
+	c.Flags().StringVar(&trees, "lab-trees", "", "folder of captured Redfish trees for the BMCs of four of the servers; empty: they are generated (else ../shared/data/redfish beside the repository, where there is one)")
 	return c
 }
 
 // ErrFailed says that the story was told and not all of it was true.
 var ErrFailed = errors.New("not every check held")
 
-func run(cmd *cobra.Command, dir string) (err error) {
+func run(cmd *cobra.Command, dir, trees string) (err error) {
 	ctx, out := cmd.Context(), cmd.OutOrStdout()
 	begun := time.Now()
 	if dir == "" {
@@ -44,12 +50,22 @@ func run(cmd *cobra.Command, dir string) (err error) {
 		}
 		defer os.RemoveAll(dir)
 	}
-	up, err := Start(ctx, os.Args[0], dir, 0)
+	var args []string
+	if trees != "" {
+		args = []string{"--lab-trees", trees}
+	}
+	up, err := Start(ctx, os.Args[0], dir, 0, args...)
 	if err != nil {
 		return err
 	}
 	defer up.Stop()
 	fmt.Fprintf(out, "gpupool is up after %.1f s. API and console: %s\n", time.Since(begun).Seconds(), up.URL)
+	if len(up.Trees) == 0 {
+		up.Trees = []string{"the servers' BMCs serve generated trees (--lab-trees names none that were captured)"}
+	}
+	for _, t := range up.Trees {
+		fmt.Fprintln(out, "  "+t)
+	}
 	s := &Story{URL: up.URL, Token: up.Token, LabDir: up.Lab, WorkDir: dir, Out: out}
 	checks, err := s.Tell(ctx)
 	fmt.Fprintf(out, "\n── What happened (%.0f s)\n", time.Since(begun).Seconds())
@@ -82,6 +98,25 @@ func run(cmd *cobra.Command, dir string) (err error) {
 	return nil
 }
 
+// captured is the folder of captured trees beside the repository that the working directory is in, or "".
+func captured() string {
+	dir, err := os.Getwd()
+	for err == nil {
+		if _, notHere := os.Stat(filepath.Join(dir, "go.mod")); notHere == nil {
+			trees := filepath.Join(filepath.Dir(dir), "shared", "data", "redfish")
+			if _, err := os.Stat(trees); err != nil {
+				return ""
+			}
+			return trees
+		}
+		if filepath.Dir(dir) == dir {
+			break
+		}
+		dir = filepath.Dir(dir)
+	}
+	return ""
+}
+
 // stay says whether somebody is there to look.
 func stay() bool {
 	if os.Getenv("DEMO_EXIT") != "" {
@@ -100,9 +135,9 @@ type Up struct {
 	log   *os.File
 }
 
-// Start runs program's `up --lab demo` on dir and waits until it is ready. port 0 takes a free one; a restart on the
-// same dir needs the same port, since installed servers know it.
-func Start(ctx context.Context, program, dir string, port int) (_ *Up, err error) {
+// Start runs program's `up --lab demo` with more arguments on dir and waits until it is ready. port 0 takes a free one;
+// a restart on the same dir needs the same port, since installed servers know it.
+func Start(ctx context.Context, program, dir string, port int, more ...string) (_ *Up, err error) {
 	if port == 0 {
 		if port, err = freePort(); err != nil {
 			return nil, err
@@ -119,7 +154,8 @@ func Start(ctx context.Context, program, dir string, port int) (_ *Up, err error
 	if err := os.Remove(ready); err != nil && !errors.Is(err, os.ErrNotExist) {
 		return nil, err
 	}
-	u.cmd = exec.Command(program, "up", "--lab", "demo", "--data-dir", filepath.Join(dir, "data"), "--set", fmt.Sprintf("api.listen=127.0.0.1:%d", port), "--ready-file", ready)
+	args := []string{"up", "--lab", "demo", "--data-dir", filepath.Join(dir, "data"), "--set", fmt.Sprintf("api.listen=127.0.0.1:%d", port), "--ready-file", ready}
+	u.cmd = exec.Command(program, append(args, more...)...)
 	u.cmd.Stdout, u.cmd.Stderr = u.log, u.log
 	u.cmd.SysProcAttr = &syscall.SysProcAttr{Setpgid: true} // Ctrl-C is the parent's to hear
 	if err := u.cmd.Start(); err != nil {

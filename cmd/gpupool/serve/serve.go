@@ -10,6 +10,7 @@ import (
 	"fmt"
 	"io"
 	"log/slog"
+	"maps"
 	"os"
 	"path/filepath"
 	"slices"
@@ -32,6 +33,7 @@ type flags struct {
 	sites     []string
 	regions   []string
 	lab       string
+	labTrees  string
 	readyFile string
 }
 
@@ -41,6 +43,7 @@ func Commands() []*cobra.Command {
 	c := up.command(&cobra.Command{Use: "up", Short: "Run everything in this process: API and console, workflows, allocator, network boot",
 		Long: "Run everything in this process, on an embedded Temporal server and SQLite. With --lab a simulated data centre on loopback runs beside it."}, nil)
 	c.Flags().StringVar(&up.lab, "lab", "", "run a simulated data centre beside it: \"demo\", or a lab file")
+	c.Flags().StringVar(&up.labTrees, "lab-trees", "", "let the lab's BMCs serve the captured Redfish trees that are in this folder (nvidia_viking.tar.xz, supermicro.tar.xz; needs xz)")
 	out := []*cobra.Command{c, configCommand(), keysCommand()}
 	for _, r := range []struct {
 		role        config.Role
@@ -111,6 +114,8 @@ type Ready struct {
 	Token string `json:"token,omitempty"` // the first operator token, only when it was made by this start
 	PID   int    `json:"pid"`
 	Lab   string `json:"lab,omitempty"` // the lab's folder
+	// Trees says for each captured tree which of the lab's servers serve it, or why none does.
+	Trees []string `json:"lab_trees,omitempty"`
 }
 
 func (f *flags) run(ctx context.Context, out io.Writer, roles []config.Role) (err error) {
@@ -141,7 +146,7 @@ func (f *flags) run(ctx context.Context, out io.Writer, roles []config.Role) (er
 	}
 	labEnded := make(chan error, 1)
 	if f.lab != "" {
-		l, err := startLab(ctx, f.lab, c, p, log)
+		l, trees, err := f.startLab(ctx, c, p, log)
 		if err != nil {
 			return err
 		}
@@ -153,7 +158,7 @@ func (f *flags) run(ctx context.Context, out io.Writer, roles []config.Role) (er
 				err = e
 			}
 		}()
-		r.Lab = labDir(c)
+		r.Lab, r.Trees = labDir(c), trees
 	}
 	say(out, c, r, time.Since(begun))
 	if f.readyFile != "" {
@@ -183,6 +188,9 @@ func say(out io.Writer, c *config.Config, r Ready, took time.Duration) {
 	fmt.Fprintf(out, "  data              %s\n", c.DataDir)
 	if r.Lab != "" {
 		fmt.Fprintf(out, "  lab               %s\n", r.Lab)
+	}
+	for _, t := range r.Trees {
+		fmt.Fprintf(out, "                    %s\n", t)
 	}
 	if r.Token != "" {
 		fmt.Fprintf(out, "  operator's token  %s   (shown this once; only its hash is kept)\n\nNext, in another shell:\n  gpupool login --url %s     it asks for the token\n  gpupool overview\n", r.Token, r.URL)
@@ -230,25 +238,51 @@ func labSettings() []string {
 		"pxe.subnets=[{cidr: 127.77.0.0/16, range: 127.77.1.1-127.77.9.250}]"}
 }
 
-func startLab(ctx context.Context, name string, c *config.Config, p *worker.Process, log *slog.Logger) (*lab.Lab, error) {
+// startLab also says which captured trees its BMCs serve. A tree that can't be had is no reason not to start.
+func (f *flags) startLab(ctx context.Context, c *config.Config, p *worker.Process, log *slog.Logger) (*lab.Lab, []string, error) {
 	lc := lab.Config{Servers: lab.Demo()}
-	if name != "demo" {
+	if f.lab != "demo" {
 		var err error
-		if lc, err = lab.ReadConfig(name); err != nil {
-			return nil, err
+		if lc, err = lab.ReadConfig(f.lab); err != nil {
+			return nil, nil, err
 		}
 	}
 	if p.Boot == nil {
-		return nil, fmt.Errorf("--lab needs the boot service: pxe.mode is %q", c.PXE.Mode)
+		return nil, nil, fmt.Errorf("--lab needs the boot service: pxe.mode is %q", c.PXE.Mode)
+	}
+	var trees []string
+	if f.labTrees != "" {
+		var missing error
+		lc.Servers, missing = lab.WithTrees(lc.Servers, f.labTrees)
+		trees = served(lc.Servers)
+		if missing != nil {
+			log.Warn("captured trees", "error", missing)
+			trees = append(trees, strings.Split(missing.Error(), "\n")...)
+		}
 	}
 	lc.Dir, lc.Log = labDir(c), log.With("part", "lab")
 	lc.DHCP, lc.TFTPPort = p.Boot.Addrs().DHCP.String(), int(p.Boot.Addrs().TFTP.Port())
 	l, err := lab.New(lc)
 	if err != nil {
-		return nil, err
+		return nil, nil, err
 	}
 	log.Info("lab runs", "servers", strings.Join(names(l.State()), " "))
-	return l, ctx.Err()
+	return l, trees, ctx.Err()
+}
+
+// served says for each captured tree which servers' BMCs serve it.
+func served(servers []lab.ServerConfig) []string {
+	by := map[string][]string{}
+	for _, s := range servers {
+		if s.Tree != "" {
+			by[s.Tree] = append(by[s.Tree], s.Name)
+		}
+	}
+	var out []string
+	for _, tree := range slices.Sorted(maps.Keys(by)) {
+		out = append(out, fmt.Sprintf("the BMCs of %s serve what a real one served: %s", strings.Join(by[tree], ", "), tree))
+	}
+	return out
 }
 
 func names(s []lab.ServerState) []string {

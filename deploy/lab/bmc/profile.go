@@ -123,13 +123,22 @@ func ByName(name string) (Profile, error) {
 	return p, nil
 }
 
-// FromTree makes a profile of a captured tree, with the quirks of its maker.
-func FromTree(dir string) (Profile, error) {
-	t, err := OpenTree(dir)
+var captured sync.Map // path -> Profile; a captured tree is read once, and shared by every server that shows it
+
+// FromTree makes a profile of a captured tree (see OpenTree), with the quirks of its maker.
+func FromTree(path string) (Profile, error) {
+	if p, ok := captured.Load(path); ok {
+		return p.(Profile), nil
+	}
+	t, err := OpenTree(path)
 	if err != nil {
 		return Profile{}, err
 	}
-	return NewProfile(filepath.Base(dir), t)
+	p, err := NewProfile(strings.TrimSuffix(filepath.Base(path), archiveSuffix), t)
+	if err == nil {
+		captured.Store(path, p)
+	}
+	return p, err
 }
 
 // NewProfile makes a profile of any tree, with the quirks of the maker that its resources name.

@@ -22,7 +22,7 @@ type Tree interface {
 	Paths() []string
 }
 
-// mapTree is a generated tree.
+// mapTree is a tree in memory, generated or from an archive.
 type mapTree map[string]json.RawMessage
 
 func (t mapTree) Read(path string) ([]byte, bool) { b, ok := t[path]; return b, ok }
@@ -59,8 +59,15 @@ func (t *dirTree) Paths() []string {
 }
 
 // OpenTree opens a captured tree: any folder that holds a `redfish/v1/index.json` at some depth (the DMTF mockup layout,
-// one index.json a resource).
-func OpenTree(dir string) (Tree, error) {
+// one index.json a resource), or a .tar.xz of one, which is kept in memory.
+func OpenTree(path string) (Tree, error) {
+	if strings.HasSuffix(path, archiveSuffix) {
+		return openArchive(path)
+	}
+	return openDir(path)
+}
+
+func openDir(dir string) (Tree, error) {
 	root := ""
 	err := filepath.WalkDir(dir, func(p string, d fs.DirEntry, err error) error {
 		if err != nil {
