@@ -404,3 +404,28 @@ func TestTheLedgerAndTheEventsAreOnlyEverAddedTo(t *testing.T) {
 		}
 	}
 }
+
+func TestASkippedBurnInProvesNothing(t *testing.T) {
+	t.Parallel()
+	b := newBench(t, 1)
+	ctx := t.Context()
+	in, err := b.EnrollServers(ctx, "test", storetest.Ring(t), []store.NewServer{storetest.NewServer(2, h100, 4)})
+	b.must(err)
+	v, err := b.BeginOnboarding(ctx, in[0].ID, "test")
+	b.must(err)
+	beat := agentproto.Heartbeat{BootID: "boot-1", Devices: storetest.Devices(v.Name, h100, 4)}
+	_, err = b.Heartbeat(ctx, v.ID, beat)
+	b.must(err)
+	b.must(b.SetStep(ctx, v.ID, v.Attempt, schema.StepBurnIn, schema.StepFailed, "SXM1 failed compute"))
+	b.must(b.SetStep(ctx, v.ID, v.Attempt, schema.StepBurnIn, schema.StepSkipped, "by an operator"))
+	b.must(b.FinishOnboarding(ctx, v.ID, v.Attempt))
+	for range 2 {
+		_, err = b.Heartbeat(ctx, v.ID, beat)
+		b.must(err)
+	}
+	b.servers = append(b.servers, v)
+	j := b.submit(1)
+	if no := b.commit(b.start(j, b.place(1, 0))); len(no) != 1 {
+		t.Fatal("hardware that never passed its burn-in was given out")
+	}
+}

@@ -241,9 +241,11 @@ func (s *Store) FinishOnboarding(ctx context.Context, server string, attempt int
 			if err := tx.markProven(v, "burn-in passed"); err != nil {
 				return err
 			}
-		}
-		if err := tx.install(v); err != nil {
-			return err
+			// What was never proven is no capacity: after a skipped burn-in its health stays unknown, and no heartbeat
+			// makes it healthy.
+			if err := tx.install(v); err != nil {
+				return err
+			}
 		}
 		if _, err := tx.exec("DELETE FROM armed WHERE server = ?", v.ID); err != nil {
 			return err
