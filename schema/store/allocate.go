@@ -329,7 +329,7 @@ func (s *Store) SettleAttempt(ctx context.Context, job string, attempt int, unco
 				}
 				if !t.State.Ended() {
 					t.State, t.Text, t.Ended = schema.TaskCancelled, "its end could not be confirmed", tx.now
-					if err := tx.db.Save(t).Error; err != nil {
+					if err := tx.saveTask(t); err != nil {
 						return err
 					}
 				}
@@ -371,7 +371,7 @@ func (s *Store) SettleAttempt(ctx context.Context, job string, attempt int, unco
 			}
 		}
 		a.ReleasedAt, a.ExitCode, a.Cause = tx.now, exit, cause
-		if err := tx.db.Save(&a).Error; err != nil {
+		if err := tx.saveAttempt(&a); err != nil {
 			return err
 		}
 		if err := tx.release(j, a, servers); err != nil {

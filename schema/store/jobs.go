@@ -349,9 +349,16 @@ func (tx *Tx) job(id string) (schema.Job, error) {
 	return j, one(tx.lock(&j, "id = ?", id), "job", id)
 }
 
+// saveJob writes the columns that change in a job's life, and no others: a database that is told to write a column
+// writes its indexes anew and looks at what refers to it, whether or not the value is another.
 func (tx *Tx) saveJob(j *schema.Job) error {
 	j.Version++
-	return tx.db.Save(j).Error
+	q := "UPDATE jobs SET time_limit = ?, held = ?, held_by = ?, state = ?, attempt = ?, requeues = ?, cause = ?, exit_code = ?, reason = ?, started_at = ?, version = ?"
+	args := []any{j.TimeLimit, j.Held, j.HeldBy, j.State, j.Attempt, j.Requeues, j.Cause, j.ExitCode, j.Reason, j.StartedAt, j.Version}
+	if j.EndedAt != 0 {
+		q, args = q+", ended_at = ?", append(args, j.EndedAt)
+	}
+	return tx.update("job", j.ID, q+" WHERE id = ?", append(args, j.ID)...)
 }
 
 func (tx *Tx) setJobState(j *schema.Job, to schema.JobState, cause string) error {
@@ -364,6 +371,12 @@ func (tx *Tx) setJobState(j *schema.Job, to schema.JobState, cause string) error
 		j.EndedAt, j.Reason = tx.now, ""
 	}
 	return tx.saveJob(j)
+}
+
+// saveAttempt writes the columns that change in an attempt's life.
+func (tx *Tx) saveAttempt(a *schema.Attempt) error {
+	return tx.update("attempt of job", a.Job, "UPDATE attempts SET outcome = ?, cause = ?, exit_code = ?, running_at = ?, stopping_at = ?, stop_why = ?, released_at = ? WHERE job = ? AND attempt = ?",
+		a.Outcome, a.Cause, a.ExitCode, a.RunningAt, a.StoppingAt, a.StopWhy, a.ReleasedAt, a.Job, a.Attempt)
 }
 
 // attemptRunning is called when one node's process has started: the attempt runs when all have. The caller holds the job.
@@ -526,7 +539,7 @@ func (tx *Tx) requestStop(j *schema.Job, why schema.AttemptOutcome, by, cause st
 		return nil
 	}
 	a.StopWhy, a.StoppingAt, a.Cause = why, tx.now, cause
-	if err := tx.db.Save(&a).Error; err != nil {
+	if err := tx.saveAttempt(&a); err != nil {
 		return err
 	}
 	var tasks []schema.Task
@@ -561,7 +574,7 @@ type JobStop struct {
 
 // AttemptStatus is what a job's workflow needs to know after a signal or a restart.
 type AttemptStatus struct {
-	Job     schema.Job
+	Job     schema.Job // its state, grace and time limit only
 	Attempt schema.Attempt
 	Tasks   int      // nodes' parts
 	Open    int      // those that have not ended
@@ -569,17 +582,17 @@ type AttemptStatus struct {
 	Unsure  []string // servers where a part has ended without proof that no process is left
 }
 
-// AttemptStatus reads it.
+// AttemptStatus reads it. It is read for each news of each job: of the job and the tasks only what is asked for.
 func (s *Store) AttemptStatus(ctx context.Context, job string, attempt int) (AttemptStatus, error) {
 	var st AttemptStatus
-	var err error
-	if st.Job, err = s.Job(ctx, job); err != nil {
+	if err := one(s.read(ctx).Select("id", "state", "grace", "time_limit").Where("id = ?", job).Take(&st.Job).Error, "job", job); err != nil {
 		return st, err
 	}
 	if err := one(s.read(ctx).Where("job = ? AND attempt = ?", job, attempt).Take(&st.Attempt).Error, "attempt of job", job); err != nil {
 		return st, err
 	}
-	tasks, err := s.JobTasks(ctx, job, attempt)
+	var tasks []schema.Task
+	err := s.read(ctx).Select("state", "none_left", "server").Where("job = ? AND attempt = ?", job, attempt).Order("id").Find(&tasks).Error
 	st.Tasks = len(tasks)
 	for _, t := range tasks {
 		if !t.State.Ended() {

@@ -19,6 +19,7 @@ import (
 	"errors"
 	"fmt"
 	"log/slog"
+	"slices"
 	"strings"
 	"sync"
 	"time"
@@ -68,7 +69,8 @@ func Open(ctx context.Context, c Config) (*Store, error) {
 	if s.log == nil {
 		s.log = slog.Default()
 	}
-	gc := &gorm.Config{Logger: logger.Discard, SkipDefaultTransaction: true, PrepareStmt: true, DisableForeignKeyConstraintWhenMigrating: true}
+	// Both drivers keep their statements by themselves: PrepareStmt would prepare what is within a transaction each time.
+	gc := &gorm.Config{Logger: logger.Discard, SkipDefaultTransaction: true, DisableForeignKeyConstraintWhenMigrating: true}
 	switch c.Driver {
 	case "sqlite":
 		if c.DSN == "" {
@@ -83,21 +85,26 @@ func Open(ctx context.Context, c Config) (*Store, error) {
 			return nil, schema.Invalid("database.sync", c.Sync, "normal or full")
 		}
 		base := "file:" + c.DSN + "?_pragma=busy_timeout(10000)&_pragma=journal_mode(WAL)&_pragma=synchronous(" + sync + ")&_pragma=foreign_keys(1)&_pragma=cache_size(-32000)"
-		w, err := gorm.Open(sqlite.Open(base+"&_txlock=immediate"), gc)
-		if err != nil {
-			return nil, fmt.Errorf("opening the database: %w", err)
+		open := func(dsn string, connections int, whole bool) (*gorm.DB, error) {
+			in, err := openSQLite(dsn, whole)
+			if err != nil {
+				return nil, fmt.Errorf("opening the database: %w", err)
+			}
+			db, err := gorm.Open(sqlite.New(sqlite.Config{Conn: in}), gc)
+			if err != nil {
+				return nil, errors.Join(fmt.Errorf("opening the database: %w", err), in.Close())
+			}
+			return db, pool(db, connections)
 		}
-		if err := pool(w, 1); err != nil {
+		w, err := open(base+"&_txlock=immediate", 1, true)
+		if err != nil {
 			return nil, err
 		}
 		if err := migrate(ctx, w, "sqlite"); err != nil {
 			return nil, err
 		}
-		r, err := gorm.Open(sqlite.Open(base+"&_pragma=query_only(1)"), gc)
+		r, err := open(base+"&_pragma=query_only(1)", 8, false)
 		if err != nil {
-			return nil, fmt.Errorf("opening the database: %w", err)
-		}
-		if err := pool(r, 8); err != nil {
 			return nil, err
 		}
 		s.w, s.r = w, r
@@ -106,7 +113,6 @@ func Open(ctx context.Context, c Config) (*Store, error) {
 		if err != nil { // its text hides the password
 			return nil, &schema.Error{Code: schema.CodeInvalid, Field: "database.dsn", Message: "can't be read", Hint: "a postgres:// URL or key=value pairs", Err: err}
 		}
-		gc.PrepareStmt = false // the driver keeps its statements by itself
 		db, err := gorm.Open(postgres.New(postgres.Config{Conn: inner}), gc)
 		if err != nil {
 			_ = inner.Close()
@@ -237,8 +243,20 @@ func (tx *Tx) flush() error {
 	for i := range tx.events {
 		tx.events[i].Seq = last - int64(n-1-i)
 	}
-	if err := tx.db.CreateInBatches(tx.events, 200).Error; err != nil {
-		return fmt.Errorf("writing events: %w", err)
+	for part := range slices.Chunk(tx.events, 50) {
+		// By hand: events are most of what is written.
+		args := make([]any, 0, 9*len(part))
+		for _, e := range part {
+			var data any
+			if len(e.Data) > 0 {
+				data = string(e.Data)
+			}
+			args = append(args, e.Seq, e.At, e.Kind, e.Subject, e.Server, e.Job, e.Tenant, e.By, data)
+		}
+		q := `INSERT INTO events (seq, at, kind, subject, server, job, tenant, "by", data) VALUES ` + strings.Repeat("(?,?,?,?,?,?,?,?,?),", len(part))
+		if _, err := tx.exec(strings.TrimSuffix(q, ","), args...); err != nil {
+			return fmt.Errorf("writing events: %w", err)
+		}
 	}
 	return nil
 }
@@ -275,6 +293,15 @@ func (tx *Tx) lockAll(dst any, where string, args ...any) error {
 func (tx *Tx) exec(q string, args ...any) (int64, error) {
 	r := tx.db.Exec(q, args...)
 	return r.RowsAffected, r.Error
+}
+
+// update is exec for a statement that changes the one row named.
+func (tx *Tx) update(kind, name, q string, args ...any) error {
+	n, err := tx.exec(q, args...)
+	if err == nil && n != 1 {
+		err = schema.NotFound(kind, name)
+	}
+	return err
 }
 
 // one turns gorm's not-found into the domain's.

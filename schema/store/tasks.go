@@ -134,7 +134,7 @@ func (tx *Tx) report(server string, r agentproto.TaskReport) error {
 	default:
 		return schema.Invalid("state", string(r.State), "running, done, failed or cancelled")
 	}
-	if err := tx.db.Save(&t).Error; err != nil {
+	if err := tx.saveTask(&t); err != nil {
 		return err
 	}
 	if t.Kind == schema.TaskRun {
@@ -200,7 +200,17 @@ func (tx *Tx) stopTask(t *schema.Task, signal string, grace time.Duration) error
 		t.StopAt, t.StopWith, t.GraceMS, t.Delivered = tx.now, signal, grace.Milliseconds(), 0
 		tx.Emit(schema.Event{Kind: schema.EventTaskQueued, Subject: t.ID, Server: t.Server, Job: t.Job}, nil)
 	}
-	return tx.db.Save(t).Error
+	return tx.saveTask(t)
+}
+
+// saveTask writes the columns that change in a task's life.
+func (tx *Tx) saveTask(t *schema.Task) error {
+	q := "UPDATE tasks SET state = ?, text = ?, exit_code = ?, signal = ?, none_left = ?, result = ?, seq = ?, stop_at = ?, stop_with = ?, grace_ms = ?, delivered = ?, claimed = ?, running = ?"
+	args := []any{t.State, t.Text, t.ExitCode, t.Signal, t.NoneLeft, t.Result, t.Seq, t.StopAt, t.StopWith, t.GraceMS, t.Delivered, t.Claimed, t.Running}
+	if t.Ended != 0 {
+		q, args = q+", ended = ?", append(args, t.Ended)
+	}
+	return tx.update("task", t.ID, q+" WHERE id = ?", append(args, t.ID)...)
 }
 
 // TaskOutput is a piece of a task's output, in order of Seq.
