@@ -3,7 +3,7 @@
 //
 // Invariant: an edge from a machine or the allocator is stored first and delivered at least once afterwards, in order for
 // each workflow; the cursor moves only when everything before it has been taken by Temporal. A signal that comes twice
-// is harmless: it only says that it is time to look. Not here: which event goes where (workflows.Route).
+// is harmless: it only says that it is time to look. A workflow that is slow to reach holds up its own events only. Not here: which event goes where (workflows.Route).
 package deliver
 
 import (
@@ -17,7 +17,6 @@ import (
 	"go.temporal.io/api/serviceerror"
 	"go.temporal.io/sdk/activity"
 	"go.temporal.io/sdk/client"
-	"golang.org/x/sync/errgroup"
 
 	"gpupool/schema"
 	"gpupool/schema/store"
@@ -55,6 +54,7 @@ const (
 	cursor      = "deliver"
 	batch       = 1000
 	parallel    = 16
+	ahead       = 4 * batch // deliveries that may be open while more are read
 	beatEvery   = time.Second
 	longestWait = 5 * time.Second
 )
@@ -83,11 +83,14 @@ func (d *Activities) Deliver(ctx context.Context) error {
 	return d.run(ctx)
 }
 
-func (d *Activities) run(ctx context.Context) error {
+func (d *Activities) run(ctx context.Context) (err error) {
 	at, err := d.Store.Cursor(ctx, cursor)
 	if err != nil {
 		return fmt.Errorf("reading the delivery's cursor: %w", err)
 	}
+	ctx, cancel := context.WithCancel(ctx)
+	q := newQueue(at, d.insist)
+	defer func() { cancel(); q.wait() }()
 	kept := at
 	watch := d.Store.Watch(store.TopicAll)
 	defer watch.Close()
@@ -98,64 +101,53 @@ func (d *Activities) run(ctx context.Context) error {
 		if err != nil {
 			return fmt.Errorf("reading events: %w", err)
 		}
-		sent, err := d.deliver(ctx, events)
-		if err != nil {
-			return err
+		for _, e := range events {
+			if err := d.add(ctx, q, e); err != nil {
+				return err
+			}
 		}
 		at = next
-		// What needed no delivery moves the durable cursor only now and then: reading it again costs nothing.
-		if sent > 0 || at-kept >= batch {
-			if err := d.Store.SetCursor(ctx, cursor, at); err != nil {
-				return fmt.Errorf("moving the delivery's cursor: %w", err)
-			}
-			kept = at
-		}
-		if len(events) == batch {
-			continue
-		}
-		select {
-		case <-ctx.Done():
-			return ctx.Err()
-		case <-watch.C:
-		case <-keep.C:
-		}
-	}
-}
-
-// deliver sends a batch: events of one workflow one after the other, workflows beside each other.
-func (d *Activities) deliver(ctx context.Context, events []schema.Event) (sent int, err error) {
-	lanes := map[string][]func(context.Context) error{}
-	for _, e := range events {
-		if e.Kind == schema.EventFault && d.Judge != nil {
-			lane := "server/" + e.Server
-			lanes[lane] = append(lanes[lane], func(ctx context.Context) error { return d.Judge(ctx, e.Subject) })
-			sent++
-		}
-		if v, ok := d.Route(e); ok {
-			lanes[v.Workflow] = append(lanes[v.Workflow], func(ctx context.Context) error { return d.send(ctx, v) })
-			sent++
-		}
-	}
-	g, ctx := errgroup.WithContext(ctx)
-	g.SetLimit(parallel)
-	for lane, acts := range lanes {
-		g.Go(func() error {
-			for _, act := range acts {
-				if err := d.insist(ctx, lane, act); err != nil {
-					return err
+		q.read(at)
+		more := len(events) == batch
+		for !more {
+			select {
+			case <-ctx.Done():
+				return ctx.Err()
+			case <-watch.C:
+				more = true
+			case <-keep.C:
+				// The durable cursor follows once a second and not with each event: what is told again after a death is
+				// harmless, a write for each delivery is not free.
+				if done := q.done(); done > kept {
+					if err := d.Store.SetCursor(ctx, cursor, done); err != nil {
+						return fmt.Errorf("moving the delivery's cursor: %w", err)
+					}
+					kept = done
 				}
+				more = true // another process's event may have come without a wake-up
 			}
-			return nil
-		})
+		}
 	}
-	return sent, g.Wait()
 }
 
-// insist repeats an act until it is done: an event is never skipped. What stands in the way is logged.
-func (d *Activities) insist(ctx context.Context, lane string, act func(context.Context) error) error {
+// add queues what an event means.
+func (d *Activities) add(ctx context.Context, q *queue, e schema.Event) error {
+	if e.Kind == schema.EventFault && d.Judge != nil {
+		if err := q.add(ctx, "server/"+e.Server, e.Seq, task{judge: e.Subject}); err != nil {
+			return err
+		}
+	}
+	if v, ok := d.Route(e); ok {
+		return q.add(ctx, v.Workflow, e.Seq, task{Delivery: v})
+	}
+	return nil
+}
+
+// insist repeats a task until it is done: an event is never skipped. What stands in the way is logged.
+func (d *Activities) insist(ctx context.Context, lane string, t task) error {
 	wait := 50 * time.Millisecond
 	for {
-		err := act(ctx)
+		err := d.do(ctx, t)
 		if err == nil {
 			return nil
 		}
@@ -172,17 +164,24 @@ func (d *Activities) insist(ctx context.Context, lane string, act func(context.C
 	}
 }
 
+func (d *Activities) do(ctx context.Context, t task) error {
+	if t.judge != "" {
+		return d.Judge(ctx, t.judge)
+	}
+	return d.send(ctx, t.Delivery)
+}
+
+// send starts, signals, or does both in one call where both are due.
 func (d *Activities) send(ctx context.Context, v Delivery) error {
 	if v.Start != nil {
-		_, err := d.Client.ExecuteWorkflow(ctx, client.StartWorkflowOptions{ID: v.Workflow, TaskQueue: v.Queue, EnableEagerStart: true,
-			WorkflowIDReusePolicy: enumspb.WORKFLOW_ID_REUSE_POLICY_REJECT_DUPLICATE, WorkflowIDConflictPolicy: enumspb.WORKFLOW_ID_CONFLICT_POLICY_USE_EXISTING}, v.Start, v.StartArg)
-		var started *serviceerror.WorkflowExecutionAlreadyStarted
-		if err != nil && !errors.As(err, &started) {
+		err := d.start(ctx, v)
+		var ended *serviceerror.WorkflowExecutionAlreadyStarted
+		switch {
+		case !errors.As(err, &ended):
 			return err
+		case v.Signal == "":
+			return nil
 		}
-	}
-	if v.Signal == "" {
-		return nil
 	}
 	err := d.Client.SignalWorkflow(ctx, v.Workflow, "", v.Signal, v.Arg)
 	var gone *serviceerror.NotFound
@@ -193,5 +192,17 @@ func (d *Activities) send(ctx context.Context, v Delivery) error {
 		return nil
 	}
 	_, err = d.Client.SignalWithStartWorkflow(ctx, v.Workflow, v.Signal, v.Arg, client.StartWorkflowOptions{TaskQueue: v.Queue, WorkflowIDReusePolicy: enumspb.WORKFLOW_ID_REUSE_POLICY_ALLOW_DUPLICATE}, v.Revive, v.ReviveArg)
+	return err
+}
+
+// start starts a workflow, once for ever, and signals it in the same call where there is a signal.
+func (d *Activities) start(ctx context.Context, v Delivery) error {
+	o := client.StartWorkflowOptions{ID: v.Workflow, TaskQueue: v.Queue, WorkflowIDReusePolicy: enumspb.WORKFLOW_ID_REUSE_POLICY_REJECT_DUPLICATE}
+	if v.Signal != "" {
+		_, err := d.Client.SignalWithStartWorkflow(ctx, v.Workflow, v.Signal, v.Arg, o, v.Start, v.StartArg)
+		return err
+	}
+	o.EnableEagerStart, o.WorkflowIDConflictPolicy = true, enumspb.WORKFLOW_ID_CONFLICT_POLICY_USE_EXISTING
+	_, err := d.Client.ExecuteWorkflow(ctx, o, v.Start, v.StartArg)
 	return err
 }
