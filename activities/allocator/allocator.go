@@ -27,6 +27,10 @@ type Activities struct {
 	Log    *slog.Logger
 }
 
+// gather is how long after a cycle the next one waits for more to decide: a cycle costs a transaction, and what comes
+// together is decided together. The first news after a quiet moment is acted upon at once.
+const gather = 10 * time.Millisecond
+
 // HeartbeatEvery is how often the activity tells Temporal that it lives.
 const HeartbeatEvery = time.Second
 
@@ -57,6 +61,7 @@ func (a *Activities) run(ctx context.Context, region string, beat func(cycle int
 	wake := time.NewTimer(0)
 	defer wake.Stop()
 	var cycle int64
+	var last time.Time
 	due := true // the first cycle sees what was loaded
 	for {
 		select {
@@ -67,6 +72,13 @@ func (a *Activities) run(ctx context.Context, region string, beat func(cycle int
 		case <-wake.C:
 			due = true
 		case <-watch.C:
+			if left := gather - time.Since(last); left > 0 {
+				select {
+				case <-ctx.Done():
+					return ctx.Err()
+				case <-time.After(left):
+				}
+			}
 		}
 		changed, err := l.catchUp(ctx)
 		if err != nil {
@@ -82,7 +94,7 @@ func (a *Activities) run(ctx context.Context, region string, beat func(cycle int
 			}
 			return err
 		}
-		cycle, due = l.number, false
+		cycle, due, last = l.number, false, time.Now()
 		if more {
 			next = a.Store.Now().Time()
 		}
