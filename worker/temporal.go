@@ -45,6 +45,7 @@ func (p *Process) connect(ctx context.Context) error {
 		})
 		p.spawn("temporal", func(ctx context.Context) error { return outlive(ctx, srv) })
 		o.HostPort = srv.HostPort()
+		o.ConnectionOptions.GrpcCompression = &client.GrpcCompressionNone{} // over loopback it only costs
 	} else if o.ConnectionOptions.TLS, err = clientTLS(c.Temporal.TLS); err != nil {
 		return err
 	}
