@@ -594,13 +594,7 @@ func (s *Story) Submit(ctx context.Context, name string, j contract.NewJob) (con
 // Settled waits until no job is live.
 func (s *Story) Settled(ctx context.Context) error {
 	return until(ctx, 5*time.Minute, "the end of every job", func(ctx context.Context) (bool, error) {
-		o, err := get[struct {
-			Jobs map[schema.JobState]int `json:"jobs"`
-		}](ctx, s.pool, "/v1/overview")
-		n := 0
-		for _, c := range o.Jobs {
-			n += c
-		}
-		return err == nil && n == 0, err
+		l, err := get[contract.JobList](ctx, s.pool, "/v1/jobs?live=true&limit=1")
+		return err == nil && len(l.Items) == 0, err
 	})
 }
