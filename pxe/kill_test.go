@@ -123,8 +123,20 @@ func (r *relayed) ask(ctx context.Context, to func() netip.AddrPort, m *dhcpv4.D
 	return nil, errUnanswered
 }
 
-// bind goes through DORA until it is acknowledged.
+// bind goes through DORA until it is acknowledged. A client whose REQUEST stays unanswered begins again, as RFC 2131
+// section 3.1 has it: the server that offered may be gone, and its offer with it.
 func (r *relayed) bind(ctx context.Context, to func() netip.AddrPort) error {
+	for {
+		patience, cancel := context.WithTimeout(ctx, time.Second)
+		err := r.dora(patience, to)
+		cancel()
+		if !errors.Is(err, errUnanswered) || ctx.Err() != nil {
+			return err
+		}
+	}
+}
+
+func (r *relayed) dora(ctx context.Context, to func() netip.AddrPort) error {
 	d, err := dhcpv4.NewDiscovery(r.hw)
 	if err != nil {
 		return err

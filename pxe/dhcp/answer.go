@@ -212,22 +212,28 @@ func (c *call) selecting() (Reply, bool) {
 	if ok && offered == ip {
 		return c.ack(ip, "the offered address was taken by another machine meanwhile: not answered", false)
 	}
-	// No offer that is remembered: this process is new, or it is a repeat of what was acknowledged already.
+	if !c.subnet.Prefix.Contains(ip) {
+		return c.nak("requested address " + ip.String() + " is not in its network " + c.subnet.Prefix.String())
+	}
+	// No such offer is remembered, yet the client chose this server's identifier: whoever stood here before, or the
+	// active beside this standby, offered it. Whatever has become of the address, a client that was offered one is
+	// never sent a NAK: it ends a UEFI boot, where silence sends the client back to DISCOVER (RFC 2131 section 3.1, 5).
 	row, had, err := c.book.Of(c.ctx, c.pool, c.p.MAC)
 	if err != nil {
 		return c.broken(err)
 	}
 	if had && row.IP == ip.String() && c.pool.Contains(ip) {
-		return c.ack(ip, "its earlier address was taken by another machine", true)
+		return c.ack(ip, "its earlier address was taken by another machine: not answered", false)
 	}
 	free, err := c.book.Free(c.ctx, c.pool, c.p.MAC, ip)
 	if err != nil {
 		return c.broken(err)
 	}
 	if !ok && free {
-		return c.ack(ip, "the address was taken by another machine", true)
+		return c.ack(ip, "the address was taken by another machine meanwhile: not answered", false)
 	}
-	return c.nak("requested address " + ip.String() + " was not offered to it here")
+	c.noted(boot.KindRequest, ip, "not offered to it by this process and not free: not answered")
+	return Reply{}, false
 }
 
 // initReboot: RFC 2131 section 4.3.2. On the wrong network a NAK; on the right one silence where there's no record.

@@ -292,8 +292,8 @@ type Claim struct {
 }
 
 // Bind makes a lease durable and returns it: the ACK may be sent after it, and not before. ErrTaken where another
-// machine got the address first. A repeat of the same exchange (same XID) keeps its BoundAt, so that BoundAt names
-// the exchange.
+// machine got the address first. A repeat of the same exchange (same XID) keeps its BoundAt and another exchange has a
+// later one, though it come in the same millisecond: BoundAt names the exchange.
 func (b *Book) Bind(ctx context.Context, p Pool, c Claim) (schema.Lease, error) {
 	now := b.o.Now()
 	k := macKey{p.Subnet, c.MAC}
@@ -302,8 +302,12 @@ func (b *Book) Bind(ctx context.Context, p Pool, c Claim) (schema.Lease, error) 
 		OfferedAt: schema.At(now), BoundAt: schema.At(now), ExpiresAt: schema.At(now.Add(c.For)),
 	}
 	b.mu.Lock()
-	if last, ok := b.last[k]; ok && last.xid == c.XID && now.Sub(last.at.Time()) < time.Minute {
-		l.BoundAt = last.at
+	if last, ok := b.last[k]; ok {
+		if last.xid == c.XID && now.Sub(last.at.Time()) < time.Minute {
+			l.BoundAt = last.at
+		} else {
+			l.BoundAt = max(l.BoundAt, last.at+1)
+		}
 	}
 	b.mu.Unlock()
 	if err := b.group.commit(ctx, l); err != nil {
