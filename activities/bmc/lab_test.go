@@ -16,6 +16,7 @@ import (
 
 	"gpupool/activities/bmc"
 	lab "gpupool/deploy/lab/bmc"
+	"gpupool/schema/shared"
 )
 
 var scratch string
@@ -101,29 +102,6 @@ func (w writer) Write(b []byte) (int, error) {
 	return len(b), nil
 }
 
-// shared finds the captured data beside the repository, or skips.
-func shared(t testing.TB, parts ...string) string {
-	t.Helper()
-	dir, err := os.Getwd()
-	if err != nil {
-		t.Fatal(err)
-	}
-	for {
-		if _, err := os.Stat(filepath.Join(dir, "go.mod")); err == nil {
-			break
-		}
-		if dir == filepath.Dir(dir) {
-			t.Fatal("no go.mod above the test")
-		}
-		dir = filepath.Dir(dir)
-	}
-	p := filepath.Join(append([]string{dir, "..", "shared"}, parts...)...)
-	if _, err := os.Stat(p); err != nil {
-		t.Skipf("no captured data: %v", err)
-	}
-	return p
-}
-
 var (
 	unpackMu sync.Mutex
 	unpacked = map[string]lab.Profile{}
@@ -132,7 +110,7 @@ var (
 // captured unpacks a captured tree, once for all tests.
 func captured(t testing.TB, name string) lab.Profile {
 	t.Helper()
-	archive := shared(t, "data", "redfish", name+".tar.xz")
+	archive := shared.Path(t, "data", "redfish", name+".tar.xz")
 	unpackMu.Lock()
 	defer unpackMu.Unlock()
 	if p, ok := unpacked[name]; ok {

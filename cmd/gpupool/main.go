@@ -3,6 +3,8 @@
 // Not here: what any of them does; this is flags and wiring.
 package main
 
+//go:generate go run . gen-docs ../../docs/reference/cli.md
+
 import (
 	"context"
 	"os"

@@ -5,7 +5,6 @@ import (
 	"encoding/binary"
 	"net/netip"
 	"os"
-	"path/filepath"
 	"strings"
 	"testing"
 	"time"
@@ -17,6 +16,7 @@ import (
 	"gpupool/pxe/lease"
 	"gpupool/pxe/pxetest"
 	"gpupool/schema"
+	"gpupool/schema/shared"
 )
 
 // datagram is a UDP datagram of a capture.
@@ -28,21 +28,9 @@ type datagram struct {
 // capture reads a classic pcap file of Ethernet frames from the shared data.
 func capture(t *testing.T, name string) []datagram {
 	t.Helper()
-	dir, err := os.Getwd()
+	b, err := os.ReadFile(shared.Path(t, "data", "dhcp", name))
 	if err != nil {
 		t.Fatal(err)
-	}
-	for ; ; dir = filepath.Dir(dir) {
-		if _, err := os.Stat(filepath.Join(dir, "go.mod")); err == nil {
-			break
-		}
-		if dir == filepath.Dir(dir) {
-			t.Fatal("no go.mod above the test")
-		}
-	}
-	b, err := os.ReadFile(filepath.Join(dir, "..", "shared", "data", "dhcp", name))
-	if err != nil {
-		t.Skipf("the captures are not here: %v", err)
 	}
 	var all []datagram
 	for b = b[24:]; len(b) >= 16; {

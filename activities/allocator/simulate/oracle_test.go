@@ -3,40 +3,17 @@ package simulate
 import (
 	"math"
 	"os"
-	"path/filepath"
 	"testing"
 
 	"gpupool/activities/allocator/engine"
+	"gpupool/schema/shared"
 )
-
-// traces is the folder of public traces beside the repository; a test is skipped, saying so, where it is absent.
-func traces(t testing.TB) string {
-	t.Helper()
-	dir, err := os.Getwd()
-	if err != nil {
-		t.Fatal(err)
-	}
-	for {
-		if _, err := os.Stat(filepath.Join(dir, "go.mod")); err == nil {
-			break
-		}
-		if dir == filepath.Dir(dir) {
-			t.Fatal("no go.mod above the test")
-		}
-		dir = filepath.Dir(dir)
-	}
-	dir = filepath.Join(dir, "..", "shared", "data", "traces")
-	if _, err := os.Stat(dir); err != nil {
-		t.Skipf("the public traces are not here: %v", err)
-	}
-	return dir
-}
 
 func readTrace(t testing.TB, name string) *Trace {
 	t.Helper()
-	f, err := os.Open(filepath.Join(traces(t), name))
+	f, err := os.Open(shared.Path(t, "data", "traces", name))
 	if err != nil {
-		t.Skipf("the trace is not here: %v", err)
+		t.Fatal(err)
 	}
 	defer f.Close()
 	tr, err := ReadTrace(f)
@@ -102,9 +79,9 @@ func TestPhillyWaitsFallAsCapacityGrows(t *testing.T) {
 func TestOpenbIsAllocatedAsWellAsThePaper(t *testing.T) {
 	t.Parallel()
 	tr := readTrace(t, "openb_pod_list_default.csv")
-	f, err := os.Open(filepath.Join(traces(t), "openb_node_list_gpu_node.csv"))
+	f, err := os.Open(shared.Path(t, "data", "traces", "openb_node_list_gpu_node.csv"))
 	if err != nil {
-		t.Skip(err)
+		t.Fatal(err)
 	}
 	defer f.Close()
 	pool, err := ReadPool(f)

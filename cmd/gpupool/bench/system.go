@@ -4,6 +4,7 @@ import (
 	"context"
 	"crypto/rand"
 	"fmt"
+	"io"
 	"log/slog"
 	"os"
 	"path/filepath"
@@ -16,6 +17,7 @@ import (
 	sdklog "go.temporal.io/sdk/log"
 	sdkworker "go.temporal.io/sdk/worker"
 	"go.temporal.io/sdk/workflow"
+	"golang.org/x/sync/errgroup"
 
 	"gpupool/api/contract"
 	"gpupool/cmd/gpupool/demo"
@@ -45,7 +47,7 @@ func system(ctx context.Context, say func(string)) ([]Figure, error) {
 	ready := time.Since(begun)
 	idle := rss(up.PID)
 	say("onboarding the data centre")
-	s := &demo.Story{URL: up.URL, Token: up.Token, LabDir: up.Lab, WorkDir: dir, Out: discard{}}
+	s := &demo.Story{URL: up.URL, Token: up.Token, LabDir: up.Lab, WorkDir: dir, Out: io.Discard}
 	if err := s.Prepare(ctx); err != nil {
 		return nil, err
 	}
@@ -81,37 +83,25 @@ func system(ctx context.Context, say func(string)) ([]Figure, error) {
 	return out, nil
 }
 
-type discard struct{}
-
-func (discard) Write(b []byte) (int, error) { return len(b), nil }
+// spread runs act for 0 to n-1, inHand at once, and stops at the first error.
+func spread(ctx context.Context, n int, act func(context.Context, int) error) error {
+	g, ctx := errgroup.WithContext(ctx)
+	g.SetLimit(inHand)
+	for i := range n {
+		g.Go(func() error { return act(ctx, i) })
+	}
+	return g.Wait()
+}
 
 // through submits n jobs and waits until all are settled.
 func through(ctx context.Context, s *demo.Story, name string, n int) (rate float64, err error) {
 	begun := time.Now()
-	var wg sync.WaitGroup
-	errs := make(chan error, inHand)
-	next := make(chan int)
-	for range inHand {
-		wg.Go(func() {
-			for i := range next {
-				if _, err := s.Submit(ctx, fmt.Sprintf("%s-%d", name, i), contract.NewJob{Project: "main", Spec: "h100x1", Command: []string{"true"}}); err != nil {
-					select {
-					case errs <- err:
-					default:
-					}
-				}
-			}
-		})
-	}
-	for i := range n {
-		next <- i
-	}
-	close(next)
-	wg.Wait()
-	select {
-	case err := <-errs:
+	err = spread(ctx, n, func(ctx context.Context, i int) error {
+		_, err := s.Submit(ctx, fmt.Sprintf("%s-%d", name, i), contract.NewJob{Project: "main", Spec: "h100x1", Command: []string{"true"}})
+		return err
+	})
+	if err != nil {
 		return 0, err
-	default:
 	}
 	if err := s.Settled(ctx); err != nil {
 		return 0, err
@@ -173,32 +163,7 @@ func bare(ctx context.Context, dir string) (rate, took float64, err error) {
 	}
 	defer w.Stop()
 	run := func(n int) error {
-		var wg sync.WaitGroup
-		errs := make(chan error, 1)
-		next := make(chan int)
-		for range inHand {
-			wg.Go(func() {
-				for range next {
-					if err := b.one(ctx, c); err != nil {
-						select {
-						case errs <- err:
-						default:
-						}
-					}
-				}
-			})
-		}
-		for i := range n {
-			next <- i
-		}
-		close(next)
-		wg.Wait()
-		select {
-		case err := <-errs:
-			return err
-		default:
-			return nil
-		}
+		return spread(ctx, n, func(ctx context.Context, _ int) error { return b.one(ctx, c) })
 	}
 	if err := run(50); err != nil {
 		return 0, 0, err

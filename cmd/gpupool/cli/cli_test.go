@@ -175,7 +175,7 @@ func TestATokenGoesOnlyWhereItBelongs(t *testing.T) {
 	for _, v := range []string{"GPUPOOL_URL", "GPUPOOL_TOKEN", "GPUPOOL_CA", "GPUPOOL_PROFILE", "GPUPOOL_INSECURE"} {
 		t.Setenv(v, "")
 	}
-	t.Setenv("GPUPOOL_CONFIG", path)
+	t.Setenv("GPUPOOL_CLIENT_CONFIG", path)
 	kept := profiles{Current: "prod", Profiles: map[string]Profile{
 		"prod": {URL: "https://pool.example.org", Token: "gpt_prod"}, "lab": {URL: "http://127.0.0.1:9", Token: "gpt_lab"},
 	}}

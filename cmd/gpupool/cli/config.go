@@ -32,9 +32,9 @@ type profiles struct {
 
 const defaultURL = "http://127.0.0.1:8080"
 
-// configPath is GPUPOOL_CONFIG, else config.yaml in gpupool's folder of the user's configuration folder.
+// configPath is GPUPOOL_CLIENT_CONFIG, else config.yaml in gpupool's folder of the user's configuration folder.
 func configPath() (string, error) {
-	if p := os.Getenv("GPUPOOL_CONFIG"); p != "" {
+	if p := os.Getenv("GPUPOOL_CLIENT_CONFIG"); p != "" {
 		return p, nil
 	}
 	dir, err := os.UserConfigDir()

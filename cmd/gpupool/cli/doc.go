@@ -7,4 +7,3 @@
 // Not here: server roles (up, api, worker, ...), which cmd/gpupool wires itself.
 package cli
 
-//go:generate go run gpupool/cmd/gpupool/cli/gendocs ../../../docs/reference/cli.md

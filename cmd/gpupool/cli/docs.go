@@ -49,7 +49,7 @@ once, and Ctrl-C leaves the watch without stopping anything (but for ` + "`gpupo
 | ` + "`GPUPOOL_TOKEN`" + ` | API token; else the profile's. There is no flag for it, since command lines are seen by others |
 | ` + "`GPUPOOL_CA`" + ` | PEM file of the authority that signed the pool's certificate |
 | ` + "`--profile`, `GPUPOOL_PROFILE`" + ` | which profile of the configuration file; else the one last signed in to |
-| ` + "`GPUPOOL_CONFIG`" + ` | the configuration file; else ` + "`~/.config/gpupool/config.yaml`" + `, written by ` + "`gpupool login`" + ` |
+| ` + "`GPUPOOL_CLIENT_CONFIG`" + ` | the configuration file; else ` + "`~/.config/gpupool/config.yaml`" + `, written by ` + "`gpupool login`" + ` |
 | ` + "`GPUPOOL_INSECURE`" + ` | set: allow http to another machine, where the token crosses the network in clear |
 
 ## Exit codes

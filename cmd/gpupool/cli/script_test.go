@@ -63,7 +63,7 @@ func TestScripts(t *testing.T) {
 			e.Values["pool"] = p
 			e.Setenv("GPUPOOL_URL", p.URL)
 			e.Setenv("GPUPOOL_TOKEN", p.Token)
-			e.Setenv("GPUPOOL_CONFIG", e.WorkDir+"/config.yaml")
+			e.Setenv("GPUPOOL_CLIENT_CONFIG", e.WorkDir+"/config.yaml")
 			return nil
 		},
 		Cmds: map[string]func(*testscript.TestScript, bool, []string){

@@ -7,7 +7,6 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
-	"io/fs"
 	"net/http"
 	"os"
 	"path/filepath"
@@ -20,6 +19,7 @@ import (
 	"gpupool/api/contract"
 	"gpupool/cmd/gpupool/demo"
 	"gpupool/schema"
+	"gpupool/schema/shared"
 	"gpupool/schema/store"
 )
 
@@ -33,17 +33,7 @@ type traced struct {
 // philly reads the trace's first n jobs in the order of their submission, shrunk so that the longest runs for longest.
 func philly(t *testing.T, n int, longest time.Duration) []traced {
 	t.Helper()
-	root, err := os.Getwd()
-	for err == nil {
-		if _, err := os.Stat(filepath.Join(root, "go.mod")); err == nil {
-			break
-		}
-		root = filepath.Dir(root)
-	}
-	f, err := os.Open(filepath.Join(root, "..", "shared", "data", "traces", "philly.csv"))
-	if errors.Is(err, fs.ErrNotExist) {
-		t.Skip("the Philly trace is not beside the repository")
-	}
+	f, err := os.Open(shared.Path(t, "data", "traces", "philly.csv"))
 	if err != nil {
 		t.Fatal(err)
 	}

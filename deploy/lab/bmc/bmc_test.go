@@ -17,6 +17,7 @@ import (
 	"go.uber.org/goleak"
 
 	"gpupool/deploy/lab/bmc"
+	"gpupool/schema/shared"
 )
 
 func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
@@ -253,29 +254,9 @@ func TestOneProfileServesManyMachinesEachWithItsOwnIdentity(t *testing.T) {
 	}
 }
 
-// shared finds the data beside the repository, or skips.
-func shared(t *testing.T, parts ...string) string {
-	t.Helper()
-	dir, err := os.Getwd()
-	if err != nil {
-		t.Fatal(err)
-	}
-	for {
-		if _, err := os.Stat(filepath.Join(dir, "go.mod")); err == nil {
-			break
-		}
-		dir = filepath.Dir(dir)
-	}
-	p := filepath.Join(append([]string{dir, "..", "shared"}, parts...)...)
-	if _, err := os.Stat(p); err != nil {
-		t.Skipf("no captured trees: %v", err)
-	}
-	return p
-}
-
 func TestEveryCapturedTreeIsServedUnderAnotherIdentity(t *testing.T) {
 	t.Parallel()
-	archives, err := filepath.Glob(filepath.Join(shared(t, "data", "redfish"), "*.tar.xz"))
+	archives, err := filepath.Glob(filepath.Join(shared.Path(t, "data", "redfish"), "*.tar.xz"))
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -12,7 +12,7 @@ import (
 	"gpupool/schema"
 	"gpupool/schema/agentproto"
 	"gpupool/worker/agent/accelerator"
-	"gpupool/worker/agent/internal/shared"
+	"gpupool/schema/shared"
 )
 
 // captured makes a /sys of captured devices: class/drm holds them.

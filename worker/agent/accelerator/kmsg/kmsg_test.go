@@ -7,7 +7,7 @@ import (
 	"time"
 
 	"gpupool/schema"
-	"gpupool/worker/agent/internal/shared"
+	"gpupool/schema/shared"
 )
 
 func TestLines(t *testing.T) {

@@ -5,7 +5,7 @@ import (
 	"regexp"
 	"testing"
 
-	"gpupool/worker/agent/internal/shared"
+	"gpupool/schema/shared"
 )
 
 func TestModelNames(t *testing.T) {
