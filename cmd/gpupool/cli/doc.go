@@ -6,4 +6,3 @@
 // from the pool is made harmless for the terminal before it is shown.
 // Not here: server roles (up, api, worker, ...), which cmd/gpupool wires itself.
 package cli
-
