@@ -11,8 +11,8 @@ import (
 
 	"gpupool/schema"
 	"gpupool/schema/agentproto"
-	"gpupool/worker/agent/accelerator"
 	"gpupool/schema/shared"
+	"gpupool/worker/agent/accelerator"
 )
 
 // captured makes a /sys of captured devices: class/drm holds them.
