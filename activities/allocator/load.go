@@ -208,6 +208,9 @@ func server(n store.Node) engine.Server {
 		s.Schedulable, s.WhyNot = false, "cordoned: "+c.Reason
 	}
 	for _, a := range n.Accelerators {
+		if a.InstalledAt == 0 {
+			continue // it never passed the gate: no capacity, and no hope of any for who waits
+		}
 		e := engine.Accelerator{ID: a.ID, Model: a.Model, Index: a.Index, Schedulable: a.Health == schema.HealthHealthy, WhyNot: a.HealthWhy}
 		if why, ok := cordoned[a.ID]; ok {
 			e.Schedulable, e.WhyNot = false, "cordoned: "+why

@@ -201,7 +201,7 @@ func (d detail) fill(t string, now schema.Instant) (string, bool) {
 // headlines has one sentence for each code of the fixed list; a test proves it complete.
 var headlines = map[schema.ReasonCode]string{
 	schema.ReasonSpecUnavailable:  "the spec[ {spec}] takes no jobs[, it was retired {@retired_at}][; in use are: {known_specs}]",
-	schema.ReasonNeverFits:        "this can never fit[: it asks for {asked.total} accelerators][, at most possible are {max_possible.pool} in the pool][, {max_possible.server} in one server][; nearest that fits: {nearest_ok.nodes} nodes with {nearest_ok.accelerators} accelerators]",
+	schema.ReasonNeverFits:        "this can never fit[: it asks for {asked.total} accelerators][, at most possible are {max_possible.pool} in the pool][, {max_possible.server} in one server][, {max_possible.quota} by the limit of its tenant or project][; nearest that fits: {nearest_ok.nodes} nodes with {nearest_ok.accelerators} accelerators]",
 	schema.ReasonDependencyFailed: "a job it depends on did not complete[: {jobs}][ ({states})]",
 	schema.ReasonHeld:             "it is held[ by {by}][: {why}][ ({note})]",
 	schema.ReasonQueueStopped:     "the queue is stopped[ for {scope}][ by {by}][ until {@until}]",

@@ -87,6 +87,10 @@ func TestAReasonIsReadWithItsNumbers(t *testing.T) {
 func TestANestedNumberIsFound(t *testing.T) {
 	t.Parallel()
 	doc := schema.ReasonDoc{Code: schema.ReasonNeverFits, Detail: json.RawMessage(`{"asked": {"total": 64}, "max_possible": {"server": 8, "pool": 32}, "nearest_ok": {"nodes": 4, "accelerators": 32}}`)}
+	limited := schema.ReasonDoc{Code: schema.ReasonNeverFits, Detail: json.RawMessage(`{"asked": {"total": 16}, "max_possible": {"server": 8, "pool": 24, "quota": 12}, "nearest_ok": {"nodes": 1, "accelerators": 8}}`)}
+	if got, want := headline(limited.Code, parse(limited.Detail), 0), "this can never fit: it asks for 16 accelerators, at most possible are 24 in the pool, 8 in one server, 12 by the limit of its tenant or project; nearest that fits: 1 nodes with 8 accelerators"; got != want {
+		t.Fatalf("got %q, want %q", got, want)
+	}
 	want := "this can never fit: it asks for 64 accelerators, at most possible are 32 in the pool, 8 in one server; nearest that fits: 4 nodes with 32 accelerators"
 	if got := Reason(doc, 0).Headline; got != want {
 		t.Fatal(got)

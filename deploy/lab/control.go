@@ -108,7 +108,7 @@ type Client struct {
 func Open(dir string) (*Client, error) {
 	b, err := os.ReadFile(filepath.Join(dir, controlFile))
 	if err != nil {
-		return nil, fmt.Errorf("no lab runs in %s: %w", dir, err)
+		return nil, fmt.Errorf("no lab runs in %s: %w (hint: `gpupool up --lab demo` prints its folder; give it as --dir)", dir, err)
 	}
 	c := &Client{http: http.Client{Timeout: 30 * time.Second}}
 	if err := json.Unmarshal(b, &c.at); err != nil {

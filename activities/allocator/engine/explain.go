@@ -282,9 +282,16 @@ func (s *State) neverDetail(sh *shape) (Detail, []Blocker, string) {
 	}
 	if nodes == 0 {
 		d["nearest_ok"] = nil
+		if most.within >= sh.nodes {
+			return d, []Blocker{}, fmt.Sprintf("the job asks for a smaller spec, or the limit of its tenant or project is raised to %g accelerators", gpus(sh.milli()))
+		}
 		return d, []Blocker{}, "the job asks for a smaller spec or other servers"
 	}
-	return d, []Blocker{}, fmt.Sprintf("the job asks for at most %d nodes", nodes)
+	clears := fmt.Sprintf("the job asks for at most %d nodes", nodes)
+	if most.within >= sh.nodes { // only the limit stands in the way
+		clears += fmt.Sprintf(", or the limit of its tenant or project is raised to %g accelerators", gpus(sh.milli()))
+	}
+	return d, []Blocker{}, clears
 }
 
 func (s *State) quotaDetail(j *job, v *verdict) (Detail, []Blocker, string) {

@@ -303,3 +303,24 @@ func TestTheSameFactsGiveTheSameDecisions(t *testing.T) {
 		}
 	})
 }
+
+// TestNeverFitsNamesTheLimitThatMakesItSo: where only a limit stands in the way, raising it is said to clear it, and does.
+func TestNeverFitsNamesTheLimitThatMakesItSo(t *testing.T) {
+	t.Parallel()
+	p := engine.New(engine.Config{})
+	p.SetSpec(specs["a4"])
+	for _, id := range []string{"s1", "s2"} {
+		p.SetServer(extra(id, "a", 4))
+	}
+	p.SetQuota(engine.Quota{Tenant: "x", Model: "a", Limit: 6})
+	p.SetJob(engine.Job{ID: "j", Tenant: "x", Spec: "a4", Nodes: 2, Attempt: 1, Seq: 1})
+	p.Cycle(epoch)
+	why, _ := p.Explain("j")
+	if want := "the job asks for at most 1 nodes, or the limit of its tenant or project is raised to 8 accelerators"; why.Code != engine.NeverFits || why.ClearsWhen != want {
+		t.Fatalf("got %s %q, want %q", why.Code, why.ClearsWhen, want)
+	}
+	p.SetQuota(engine.Quota{Tenant: "x", Model: "a", Limit: 8})
+	if !starts(p, epoch, "j") {
+		t.Fatal("the limit is raised as told, and the job does not start")
+	}
+}

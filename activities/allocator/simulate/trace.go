@@ -29,7 +29,7 @@ type Trace struct {
 }
 
 // ErrFormat says that a file's columns are of no format known here.
-var ErrFormat = errors.New("unknown columns (hint: see the formats of `gpupool simulate`: philly, openb, gpupool)")
+var ErrFormat = errors.New("unknown columns (hint: want timestamp,duration,num_gpus,cluster (Philly), or name,cpu_milli,memory_mib,num_gpu,gpu_milli,creation_time,deletion_time (openb), or at least submit,run,accelerators (gpupool))")
 
 // ReadTrace reads a trace, whichever of the three formats its columns say it is:
 //

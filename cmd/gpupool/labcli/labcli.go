@@ -3,6 +3,7 @@ package labcli
 
 import (
 	"fmt"
+	"os"
 	"path/filepath"
 	"strings"
 	"text/tabwriter"
@@ -15,10 +16,14 @@ import (
 
 // Command is `gpupool lab`.
 func Command() *cobra.Command {
-	var dir string
+	var dir, data string
 	open := func() (*lab.Client, error) {
 		if dir == "" {
-			c, err := config.Load(config.Source{Set: []string{"pxe.mode=off"}})
+			set := []string{"pxe.mode=off"}
+			if data != "" {
+				set = append(set, "data_dir="+data)
+			}
+			c, err := config.Load(config.Source{Environ: os.Environ(), Set: set})
 			if err != nil {
 				return nil, err
 			}
@@ -27,7 +32,8 @@ func Command() *cobra.Command {
 		return lab.Open(dir)
 	}
 	root := &cobra.Command{Use: "lab", Short: "Break and mend the simulated data centre of `gpupool up --lab`"}
-	root.PersistentFlags().StringVar(&dir, "dir", "", "the lab's folder (else lab in the default data_dir)")
+	root.PersistentFlags().StringVar(&dir, "dir", "", "the lab's folder, as `gpupool up` prints it (else lab in the data folder)")
+	root.PersistentFlags().StringVar(&data, "data-dir", "", "the data folder that `gpupool up` was given (else GPUPOOL_DATA_DIR, else the default)")
 	root.AddCommand(
 		&cobra.Command{Use: "state", Short: "Show the lab's servers", Args: cobra.NoArgs, RunE: func(cmd *cobra.Command, _ []string) error {
 			c, err := open()

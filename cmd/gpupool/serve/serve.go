@@ -128,6 +128,9 @@ func (f *flags) run(ctx context.Context, out io.Writer, roles []config.Role) (er
 	for _, w := range c.Warnings() {
 		log.Warn(w)
 	}
+	if err := os.MkdirAll(c.DataDir, 0o700); err != nil { // before anything makes it readable to others
+		return fmt.Errorf("data_dir: %w", err)
+	}
 	if f.lab != "" {
 		if err := lab.BootFiles(c.PXE.BootDir); err != nil {
 			return err
@@ -194,6 +197,9 @@ func say(out io.Writer, c *config.Config, r Ready, took time.Duration) {
 	}
 	if r.Token != "" {
 		fmt.Fprintf(out, "  operator's token  %s   (shown this once; only its hash is kept)\n\nNext, in another shell:\n  gpupool login --url %s     it asks for the token\n  gpupool overview\n", r.Token, r.URL)
+	}
+	if r.Token != "" && r.Lab != "" {
+		fmt.Fprintf(out, "  gpupool lab --dir %s enrollment | gpupool server enroll -f -\n  gpupool server onboard --all     (of the demo's six, r2s1 is made to fail its burn-in)\n", r.Lab)
 	}
 }
 

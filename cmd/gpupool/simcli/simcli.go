@@ -15,6 +15,7 @@ func Command() *cobra.Command {
 	var o simulate.Options
 	var output string
 	c := &cobra.Command{Use: "simulate --trace FILE (--pool FILE | --gpus N)", Short: "Replay a trace of jobs through the engine: waits, utilization, fragmentation", Args: cobra.NoArgs,
+		Long:    "Replay a trace of jobs through the allocator's engine on a virtual clock: waits by spec, utilization, fragmentation,\npreemptions, GPU-hours by tenant.\n\nA trace is CSV with the columns of one of three formats:\n  gpupool  submit,run,accelerators, and where wanted id,tenant,project,spec,model,nodes,priority,preemptible,limit (times in seconds)\n  Philly   timestamp,duration,num_gpus,gpu_time,cluster\n  openb    name,cpu_milli,memory_mib,num_gpu,gpu_milli,gpu_spec,...,creation_time,deletion_time",
 		Example: "  gpupool simulate --trace philly.csv --gpus 1243\n  gpupool simulate --trace jobs.csv --pool pool.yaml --policy a.yaml --policy b.yaml --picture queue.svg",
 		RunE: func(cmd *cobra.Command, _ []string) error {
 			switch output {
