@@ -210,11 +210,11 @@ func (s *State) walkHeads(level int, due bool, out *Result) {
 	}
 }
 
-// olderWaits says whether a job of the same line and family was submitted before.
+// olderWaits says whether a job of the same line and family was submitted before and waits for accelerators.
 func (s *State) olderWaits(j *job) bool {
 	return slices.ContainsFunc(j.shape.group.shapes, func(sh *shape) bool {
 		first := sh.queue.first()
-		return sh.spec.family == j.shape.spec.family && first != nil && before(first, j)
+		return sh.spec.family == j.shape.spec.family && first != nil && before(first, j) && s.gate(sh).code == ""
 	})
 }
 

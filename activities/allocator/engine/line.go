@@ -230,8 +230,11 @@ func (l *line) ahead(j *job, st standing) tally {
 	}
 	if j.plan != nil && !l.fifo {
 		sum = l.higher(j.Priority)
+		own := l.older(j)
+		sum.jobs, sum.milli = sum.jobs+own.jobs, sum.milli+own.milli
+		counted := func(o *job) bool { return o.shape.group == j.shape.group && before(o, j) }
 		for _, o := range l.leads {
-			if o.Priority <= j.Priority && st.after(j, o) {
+			if o.Priority <= j.Priority && st.after(j, o) && !counted(o) {
 				one(o)
 			}
 		}
@@ -240,7 +243,9 @@ func (l *line) ahead(j *job, st standing) tally {
 				if o == j {
 					break
 				}
-				one(o)
+				if !counted(o) {
+					one(o)
+				}
 			}
 		}
 		return sum
@@ -252,10 +257,23 @@ func (l *line) ahead(j *job, st standing) tally {
 		}
 	}
 	if lv := l.level(j.Priority); lv != nil {
-		for _, o := range lv.planned {
-			if !l.precedes(o, j) && (j.turn.walk != st.walk || o.turn.n < j.turn.n) {
+		for i, o := range lv.planned {
+			// The head has its turn first from the next cycle on, whatever the shares are then.
+			head := i == 0 && l.older(o).jobs == 0
+			if !l.precedes(o, j) && (head || j.turn.walk != st.walk || o.turn.n < j.turn.n) {
 				one(o)
 			}
+		}
+	}
+	return sum
+}
+
+// older is what was submitted before a job in its own line, and so keeps its turn before the job's planned start.
+func (l *line) older(j *job) tally {
+	var sum tally
+	if i, ok := l.groups[j.shape.group]; ok {
+		for _, sh := range l.spans[i].shapes {
+			sum.add(sh, sh.queue.ahead(j))
 		}
 	}
 	return sum
@@ -270,7 +288,7 @@ func (l *line) first() *job {
 		return nil
 	}
 	lv := &l.levels[0]
-	if len(lv.planned) > 0 {
+	if len(lv.planned) > 0 && l.older(lv.planned[0]).jobs == 0 {
 		return lv.planned[0]
 	}
 	var first *job

@@ -2,10 +2,12 @@ package engine_test
 
 import (
 	"errors"
+	"flag"
 	"fmt"
 	"os"
 	"slices"
 	"strconv"
+	"strings"
 	"testing"
 	"time"
 
@@ -319,6 +321,11 @@ func drawWorld(t *rapid.T) *world {
 		Reservations: rapid.IntRange(1, 4).Draw(t, "reservations"),
 		AssumedLimit: 30 * time.Minute,
 	})
+	t.Cleanup(func() {
+		if t.Failed() {
+			t.Log(w.String())
+		}
+	})
 	for _, name := range specNames() {
 		w.tell(func(p *engine.State) { p.SetSpec(specs[name]) })
 	}
@@ -478,10 +485,58 @@ func TestRandomWorldsHoldTheInvariants(t *testing.T) {
 	t.Logf("%d worlds", n)
 }
 
-// rapidCheck runs a property a given number of times; rapid's own flag is for the whole binary.
+// rapidCheck runs a property a given number of times; rapid's own flag is for the whole binary. A failure prints its
+// seed, what was drawn and the world it led to; with -rapid.seed that one run is repeated.
 func rapidCheck(t *testing.T, checks int, prop func(*rapid.T)) {
 	t.Helper()
-	for done := 0; done < checks && !t.Failed(); done += 100 {
-		rapid.Check(t, prop)
+	if f := flag.Lookup("rapid.seed"); f != nil && f.Value.String() != f.DefValue {
+		checks = 1
 	}
+	for done := 0; done < checks && !t.Failed(); done += 100 {
+		rapid.Check(failures{t}, prop)
+	}
+}
+
+// failures is a test that does not repeat, for every hundred worlds, that they passed: a seed is easy to find.
+type failures struct{ *testing.T }
+
+func (f failures) Logf(format string, args ...any) {
+	f.Helper()
+	if !strings.HasPrefix(format, "[rapid] OK") {
+		f.T.Logf(format, args...)
+	}
+}
+
+// String shows the world as it is: servers, what runs, what waits and why.
+func (w *world) String() string {
+	var b strings.Builder
+	fmt.Fprintf(&b, "at %s, cycle policy %+v\n", clock(w.now), w.cfg)
+	for _, id := range sortedKeys(w.servers) {
+		s := w.servers[id]
+		fmt.Fprintf(&b, "server %s rack %q schedulable %v:", id, s.Rack, s.Schedulable)
+		for _, a := range s.Accelerators {
+			fmt.Fprintf(&b, " %s %v", a.Model, a.Schedulable)
+		}
+		b.WriteByte('\n')
+	}
+	for _, key := range sortedKeys(w.quotas) {
+		fmt.Fprintf(&b, "quota %+v\n", w.quotas[key])
+	}
+	for _, id := range sortedKeys(w.live) {
+		l := w.live[id]
+		fmt.Fprintf(&b, "%s runs since %s, limit %s, priority %d, preemptible %v, on %s\n", id, clock(l.at), l.start.TimeLimit,
+			l.job.Priority, l.job.Preemptible, places(l.start.Places))
+	}
+	for _, id := range sortedKeys(w.waiting) {
+		j := w.waiting[id]
+		fmt.Fprintf(&b, "%s asks %d x %s same %q %v for %s/%s, priority %d, preemptible %v, limit %s\n", id, j.Nodes, j.Spec,
+			j.Same, j.SameRequired, j.Tenant, j.Project, j.Priority, j.Preemptible, j.TimeLimit)
+		if why, ok := w.pool.Explain(id); ok {
+			b.WriteString("  " + show(why))
+		}
+	}
+	for _, id := range sortedKeys(w.starts) {
+		fmt.Fprintf(&b, "%s is planned for %s\n", id, clock(w.starts[id]))
+	}
+	return b.String()
 }
