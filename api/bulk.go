@@ -53,7 +53,11 @@ func readServers(c *gin.Context) ([]contract.NewServer, error) {
 	}
 	out := make([]contract.NewServer, len(entries))
 	for i, e := range entries {
-		if err := strict(e, &out[i], fmt.Sprintf("servers[%d].", i)); err != nil {
+		at := fmt.Sprintf("servers[%d].", i)
+		if err := strict(e, &out[i], at); err != nil {
+			return nil, err
+		}
+		if err := fitsJSON(e, newServerSchema(), at); err != nil {
 			return nil, err
 		}
 	}

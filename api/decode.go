@@ -10,6 +10,7 @@ import (
 	"net/http"
 	"strings"
 	"time"
+	"unicode/utf8"
 
 	"github.com/gin-gonic/gin"
 
@@ -28,6 +29,9 @@ func readBody(c *gin.Context, limit int64) ([]byte, error) {
 	}
 	if err != nil {
 		return nil, &schema.Error{Code: schema.CodeInvalid, Field: "body", Message: "it ended early", Hint: "send it whole, within 30 s", Err: err}
+	}
+	if !utf8.Valid(b) { // decoders would put U+FFFD in its place: another text than was sent
+		return nil, &schema.Error{Code: schema.CodeInvalid, Field: "body", Message: "it is not UTF-8", Hint: "text in UTF-8"}
 	}
 	return b, nil
 }
@@ -53,7 +57,15 @@ func decode(c *gin.Context, v any, optional bool) error {
 	if m := mediaType(c); m != "application/json" { // also keeps other sites' plain forms out
 		return &schema.Error{Code: schema.CodeInvalid, Field: "Content-Type", Message: fmt.Sprintf("%q is not taken here", m), Hint: "application/json"}
 	}
-	return strict(b, v, "")
+	err = strict(b, v, "")
+	var vague *schema.Error
+	if err == nil || errors.As(err, &vague) && vague.Field == "body" && once(b, "") == nil {
+		// The contract says which field it is, where the decoder can't.
+		if named := checkBody(c, b); named != nil {
+			return named
+		}
+	}
+	return err
 }
 
 // strict decodes one JSON value: an unknown field, a field twice, a number that does not fit exactly and text behind
@@ -144,6 +156,7 @@ func once(b []byte, at string) error {
 		names map[string]bool // of an object; nil for a list
 		name  bool            // the next token is a name
 		last  string          // the name that was read last
+		index int             // of a list: how many of its values are behind us
 	}
 	var stack []level
 	for {
@@ -153,13 +166,16 @@ func once(b []byte, at string) error {
 		}
 		top := len(stack) - 1
 		if text, ok := t.(string); ok && strings.ContainsRune(text, 0) {
-			path := make([]string, 0, len(stack))
+			path := ""
 			for _, l := range stack {
-				if l.last != "" {
-					path = append(path, l.last)
+				switch {
+				case l.names == nil:
+					path += fmt.Sprintf("[%d]", l.index)
+				case l.last != "":
+					path += "." + l.last
 				}
 			}
-			return schema.Invalid(cmpOr(at+strings.Join(path, "."), field), text, "text without NUL bytes")
+			return schema.Invalid(cmpOr(at+strings.TrimPrefix(path, "."), field), text, "text without NUL bytes")
 		}
 		if delim, ok := t.(json.Delim); ok {
 			switch delim {
@@ -191,6 +207,9 @@ func once(b []byte, at string) error {
 		}
 		if len(stack) == 0 {
 			break
+		}
+		if in := &stack[len(stack)-1]; in.names == nil && len(stack)-1 <= top {
+			in.index++ // a value of this list is over
 		}
 	}
 	if _, err := d.Token(); !errors.Is(err, io.EOF) {

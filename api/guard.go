@@ -55,6 +55,10 @@ func (s *Server) guarded(c *gin.Context, who auth.Who) {
 	case mutates && id.Session && s.csrf.Check(c.Request) != nil:
 		s.fail(c, &schema.Error{Code: schema.CodeForbidden, Message: "the request comes from another site's page", Hint: "use the console at the API's own address"})
 	default:
+		if err := checkAddress(c); err != nil {
+			s.fail(c, err)
+			break
+		}
 		c.Next()
 	}
 	if mutates {

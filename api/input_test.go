@@ -50,7 +50,7 @@ func TestBadInputIsRefusedByNameAndNothingIsWritten(t *testing.T) {
 		"no project":                          {"POST", "/v1/jobs", `{"tenant":"acme","spec":"h100x8","command":["true"]}`, schema.CodeInvalid, "project", nil},
 		"no tenant, by an operator":           {"POST", "/v1/jobs", `{"project":"main","spec":"h100x8","command":["true"]}`, schema.CodeInvalid, "tenant", nil},
 		"no command":                          {"POST", "/v1/jobs", `{"tenant":"acme","project":"main","spec":"h100x8","command":[]}`, schema.CodeInvalid, "command", nil},
-		"NUL in an argument":                  {"POST", "/v1/jobs", strings.Replace(job(""), `"true"`, `"a\u0000b"`, 1), schema.CodeInvalid, "command", []string{"NUL"}},
+		"NUL in an argument":                  {"POST", "/v1/jobs", strings.Replace(job(""), `"true"`, `"a\u0000b"`, 1), schema.CodeInvalid, "command[0]", []string{"NUL"}},
 		"NUL in a variable":                   {"POST", "/v1/jobs", job(`,"env":{"A":"a\u0000b"}`), schema.CodeInvalid, "env.A", []string{"NUL"}},
 		"NUL in a folder":                     {"POST", "/v1/jobs", job(`,"work_dir":"/a\u0000"`), schema.CodeInvalid, "work_dir", []string{"NUL"}},
 		"NUL in a reason":                     {"POST", "/v1/servers/none/actions/cordon", `{"reason":"a\u0000b"}`, schema.CodeInvalid, "reason", []string{"NUL"}},

@@ -97,6 +97,9 @@ func New(c Config) (*Server, error) {
 	if c.Registry == nil {
 		c.Registry = prometheus.NewRegistry()
 	}
+	if _, err := operations(); err != nil {
+		return nil, err
+	}
 	s := &Server{c: c, stopping: make(chan struct{}), csrf: http.NewCrossOriginProtection()}
 	s.auth = auth.New(auth.Config{Tokens: c.Store.TokenByHash, Ring: c.Ring, Rate: max(c.RatePerToken, 0), Burst: 2 * max(c.RatePerToken, 0), Clock: c.Clock, Secure: isHTTPS(c.ExternalURL)})
 	s.keys = agentKeys{known: map[string]agentKey{}}

@@ -197,9 +197,12 @@ type ModelOverview struct {
 // Moment RFC 3339 in UTC; null = not yet, or never
 type Moment = schema.Instant
 
+// Name A name that people choose
+type Name = string
+
 // NewCordon defines model for NewCordon.
 type NewCordon struct {
-	// Accelerator Id or serial; absent = the whole server
+	// Accelerator Id, serial or slot; absent = the whole server
 	Accelerator string `json:"accelerator,omitempty"`
 	Reason      string `json:"reason"`
 }
@@ -228,9 +231,11 @@ type NewJob struct {
 	// Priority Higher goes first; capped by the tenant
 	Priority int `json:"priority,omitempty"`
 
-	// Project Absent = the token's own
-	Project string `json:"project,omitempty"`
-	Region  string `json:"region,omitempty"`
+	// Project A name that people choose
+	Project Name `json:"project,omitempty"`
+
+	// Region A name that people choose
+	Region Name `json:"region,omitempty"`
 
 	// RequeueLimit Hardware losses after which it fails; absent = the platform's
 	RequeueLimit *int `json:"requeue_limit,omitempty"`
@@ -239,11 +244,13 @@ type NewJob struct {
 	Same string `json:"same,omitempty"`
 
 	// SameRequired Wait for it rather than prefer it
-	SameRequired bool   `json:"same_required,omitempty"`
-	Spec         string `json:"spec"`
+	SameRequired bool `json:"same_required,omitempty"`
 
-	// Tenant Absent = the token's own
-	Tenant string `json:"tenant,omitempty"`
+	// Spec A name that people choose
+	Spec Name `json:"spec"`
+
+	// Tenant A name that people choose
+	Tenant Name `json:"tenant,omitempty"`
 
 	// TimeLimitMs From running to timeout; 0 or absent = none
 	TimeLimitMs int64  `json:"time_limit_ms,omitempty"`
@@ -252,7 +259,8 @@ type NewJob struct {
 
 // NewProject defines model for NewProject.
 type NewProject struct {
-	Name string `json:"name"`
+	// Name A name that people choose
+	Name Name `json:"name"`
 }
 
 // NewQuota defines model for NewQuota.
@@ -260,12 +268,16 @@ type NewQuota struct {
 	Guaranteed int64 `json:"guaranteed,omitempty"`
 
 	// Limit Accelerators held at once; -1 = no limit
-	Limit int64  `json:"limit"`
-	Model string `json:"model"`
+	Limit int64 `json:"limit"`
 
-	// Project Absent = the tenant as a whole
-	Project string `json:"project,omitempty"`
-	Tenant  string `json:"tenant"`
+	// Model A name that people choose
+	Model Name `json:"model"`
+
+	// Project A name that people choose
+	Project Name `json:"project,omitempty"`
+
+	// Tenant A name that people choose
+	Tenant Name `json:"tenant"`
 }
 
 // NewServer defines model for NewServer.
@@ -292,23 +304,29 @@ type NewServer struct {
 	Macs        []string `json:"macs"`
 	MemoryBytes int64    `json:"memory_bytes"`
 
-	// Model Accelerator model ordered, e.g. nvidia-h100-80gb
-	Model string `json:"model"`
+	// Model A name that people choose
+	Model Name `json:"model"`
 
-	// Name Host name: lower-case letters, digits and hyphens, at most 63
-	Name         string `json:"name"`
-	NvlinkDomain string `json:"nvlink_domain,omitempty"`
+	// Name A name that people choose
+	Name Name `json:"name"`
 
-	// Profile Install profile; absent = image
-	Profile string `json:"profile,omitempty"`
-	Rack    string `json:"rack"`
-	Region  string `json:"region"`
+	// NvlinkDomain A name that people choose
+	NvlinkDomain Name `json:"nvlink_domain,omitempty"`
+
+	// Profile A name that people choose
+	Profile Name `json:"profile,omitempty"`
+
+	// Rack A name that people choose
+	Rack Name `json:"rack"`
+
+	// Region A name that people choose
+	Region Name `json:"region"`
 
 	// Serial Chassis serial as ordered
 	Serial string `json:"serial"`
 
-	// Site One provisioning network
-	Site string `json:"site"`
+	// Site A name that people choose
+	Site Name `json:"site"`
 
 	// Unit Rack unit; 0 = not told
 	Unit int `json:"unit,omitempty"`
@@ -326,16 +344,20 @@ type NewSpec struct {
 	Cpus         int64  `json:"cpus,omitempty"`
 	Description  string `json:"description,omitempty"`
 	MemoryBytes  int64  `json:"memory_bytes,omitempty"`
-	Model        string `json:"model"`
 
-	// Name Lower-case letters, digits, hyphens and dots, at most 63
-	Name string `json:"name"`
+	// Model A name that people choose
+	Model Name `json:"model"`
+
+	// Name A name that people choose
+	Name Name `json:"name"`
 }
 
 // NewTenant defines model for NewTenant.
 type NewTenant struct {
-	MaxPriority int    `json:"max_priority,omitempty"`
-	Name        string `json:"name"`
+	MaxPriority int `json:"max_priority,omitempty"`
+
+	// Name A name that people choose
+	Name Name `json:"name"`
 }
 
 // NewToken defines model for NewToken.
@@ -344,18 +366,18 @@ type NewToken struct {
 	ExpiresAt Moment `json:"expires_at,omitempty"`
 	Name      string `json:"name"`
 
-	// Project Narrows a member to one project
-	Project string `json:"project,omitempty"`
-	Role    Role   `json:"role"`
+	// Project A name that people choose
+	Project Name `json:"project,omitempty"`
+	Role    Role `json:"role"`
 
-	// Tenant Required for tenant roles; narrows a viewer
-	Tenant string `json:"tenant,omitempty"`
+	// Tenant A name that people choose
+	Tenant Name `json:"tenant,omitempty"`
 }
 
 // OnboardOptions defines model for OnboardOptions.
 type OnboardOptions struct {
-	// Profile Install profile; absent = the server's own
-	Profile string `json:"profile,omitempty"`
+	// Profile A name that people choose
+	Profile Name `json:"profile,omitempty"`
 }
 
 // Output defines model for Output.
@@ -583,7 +605,7 @@ type TokenSecret struct {
 
 // Uncordon defines model for Uncordon.
 type Uncordon struct {
-	// Accelerator Id or serial; absent = the whole server's cordon
+	// Accelerator Id, serial or slot; absent = the whole server's cordon
 	Accelerator string `json:"accelerator,omitempty"`
 }
 
