@@ -19,6 +19,10 @@ const (
 	EventServerDrained    EventKind = "server.drained"     // no live allocation is left. Delivered
 	EventServerDiscovered EventKind = "server.discovered"  // an unknown MAC asked to boot
 
+	EventServerBMC EventKind = "server.bmc" // data: what (seen, credential-set, password-rotated, key-trusted) and what belongs to it
+	EventBMCAsked  EventKind = "bmc.asked"  // data: verb, args, site. Delivered: starts ActOnBMC
+	EventBMCEnded  EventKind = "bmc.ended"  // data: verb, failure, code
+
 	EventAcceleratorSeen   EventKind = "accelerator.seen"   // first time, or on another server
 	EventAcceleratorHealth EventKind = "accelerator.health" // data: from, to, why
 	EventAcceleratorGone   EventKind = "accelerator.gone"   // taken out of a server

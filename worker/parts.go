@@ -10,6 +10,8 @@ import (
 	sdkworker "go.temporal.io/sdk/worker"
 
 	"gpupool/activities/bmc"
+	"gpupool/activities/bmc/credential"
+	"gpupool/activities/bmc/record"
 	"gpupool/activities/install"
 	"gpupool/activities/install/bootstore"
 	"gpupool/api"
@@ -25,7 +27,8 @@ import (
 // site runs what needs a site's BMC network.
 func (p *Process) site(name string, pool *bmc.Pool) error {
 	w := sdkworker.New(p.Client, workflows.SiteQueue(name), sdkworker.Options{DisableWorkflowWorker: true, MaxConcurrentActivityExecutionSize: 256, WorkerStopTimeout: stopWithin})
-	bmc.Register(w, &bmc.Activities{Store: p.Store, Keys: p.ring, Pool: pool})
+	logins := credential.NewStore(record.Rows{Store: p.Store}, p.ring)
+	bmc.Register(w, &bmc.Activities{Store: p.Store, Pool: pool, Credential: logins.For, Renew: logins.Rotate})
 	if err := w.Start(); err != nil {
 		return fmt.Errorf("starting the worker of site %s: %w", name, err)
 	}

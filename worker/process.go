@@ -21,6 +21,7 @@ import (
 
 	"gpupool/activities/allocator"
 	"gpupool/activities/bmc"
+	"gpupool/activities/bmc/record"
 	"gpupool/activities/deliver"
 	"gpupool/activities/health"
 	"gpupool/activities/install"
@@ -151,7 +152,7 @@ func (p *Process) core(ctx context.Context) error {
 		return fmt.Errorf("starting the core worker: %w", err)
 	}
 	p.onStop(w.Stop)
-	pool := bmc.NewPool(bmc.Config{Log: p.log.With("part", "bmc")})
+	pool := bmc.NewPool(bmc.Config{Shared: record.NewShared(p.Store, p.ring), Log: p.log.With("part", "bmc")})
 	p.onStop(func() {
 		ctx, cancel := context.WithTimeout(context.Background(), stopWithin)
 		defer cancel()

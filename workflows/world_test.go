@@ -20,6 +20,8 @@ import (
 	"go.uber.org/goleak"
 
 	"gpupool/activities/bmc"
+	"gpupool/activities/bmc/credential"
+	"gpupool/activities/bmc/record"
 	"gpupool/activities/health"
 	"gpupool/activities/install"
 	"gpupool/activities/install/bootstore"
@@ -121,7 +123,7 @@ func newWorld(t testing.TB, clock func() time.Time, timing install.Timing, repai
 	w.devices = newDevices()
 	pool := bmc.NewPool(bmc.Config{Timing: quick, Log: log})
 	t.Cleanup(func() { must(t, pool.Close(context.Background())) })
-	w.site = &bmc.Activities{Store: db, Keys: w.keys, Pool: pool}
+	w.site = &bmc.Activities{Store: db, Pool: pool, Credential: credential.NewStore(record.Rows{Store: db}, w.keys).For}
 	w.install = &install.Activities{Store: db, Timing: timing}
 	w.node = &node.Activities{Store: db}
 	w.health = &health.Activities{Store: db, Timing: repairs}

@@ -12,7 +12,6 @@ import (
 
 	"gpupool/activities/temporalerr"
 	"gpupool/schema"
-	"gpupool/schema/secret"
 	"gpupool/schema/store"
 )
 
@@ -20,8 +19,11 @@ import (
 // idempotent: a machine that is as asked gets no request, so an activity that is tried again does nothing twice.
 type Activities struct {
 	Store *store.Store
-	Keys  *secret.Ring // opens BMC passwords
 	Pool  *Pool
+	// Credential is the way into a server's BMC; it is asked at each login.
+	Credential func(server string) Credential
+	// Renew gives a BMC a new password. nil leaves a factory password to an operator.
+	Renew func(ctx context.Context, c *Client, server string) error
 }
 
 // Register adds the activities to a site's worker.
@@ -71,16 +73,18 @@ func beating[T any](ctx context.Context, f func(context.Context) (T, error)) (T,
 	return v, wrap(err)
 }
 
-// client opens the server's BMC. The password is read at each login, so that a changed one needs no restart.
-func (a *Activities) client(ctx context.Context, server string) (*Client, schema.Server, error) {
+// Endpoint is where a server's BMC is and how to get in.
+func (a *Activities) Endpoint(v schema.Server) Endpoint {
+	return Endpoint{Address: v.BMCAddress, Protocol: Protocol(v.BMCProtocol), Credential: a.Credential(v.ID)}
+}
+
+// controller opens the server's BMC, by the protocol it was enrolled with.
+func (a *Activities) controller(ctx context.Context, server string) (Controller, schema.Server, error) {
 	v, err := a.Store.Server(ctx, server)
 	if err != nil {
 		return nil, v, err
 	}
-	c, err := a.Pool.Client(Endpoint{Address: v.BMCAddress, Protocol: Protocol(v.BMCProtocol), Credential: func(ctx context.Context) (Login, error) {
-		user, password, err := a.Store.BMCCredential(ctx, v.ID, a.Keys)
-		return Login{User: user, Password: Secret(password)}, err
-	}})
+	c, err := a.Pool.Controller(a.Endpoint(v))
 	return c, v, err
 }
 
@@ -88,11 +92,18 @@ func (a *Activities) client(ctx context.Context, server string) (*Client, schema
 // to another machine must never be told to wipe that machine.
 func (a *Activities) VerifyIdentity(ctx context.Context, server string) (schema.StepOutcome, error) {
 	return beating(ctx, func(ctx context.Context) (schema.StepOutcome, error) {
-		c, v, err := a.client(ctx, server)
+		c, v, err := a.controller(ctx, server)
 		if err != nil {
 			return schema.StepOutcome{}, err
 		}
 		id, err := c.Identify(ctx)
+		if rf, ok := c.(*Client); ok && errors.Is(err, ErrPasswordChange) && a.Renew != nil {
+			// A factory password is good for one thing. Its successor is kept before the BMC learns it.
+			if err := a.Renew(ctx, rf, v.ID); err != nil {
+				return schema.StepOutcome{}, err
+			}
+			id, err = c.Identify(ctx)
+		}
 		if err != nil {
 			return schema.StepOutcome{}, err
 		}
@@ -112,7 +123,7 @@ func (a *Activities) VerifyIdentity(ctx context.Context, server string) (schema.
 // power is off, a baseboard's own BMC still starts) leaves the question to the inventory that the agent takes later.
 func (a *Activities) Inspect(ctx context.Context, server string) (schema.StepOutcome, error) {
 	return beating(ctx, func(ctx context.Context) (schema.StepOutcome, error) {
-		c, v, err := a.client(ctx, server)
+		c, v, err := a.controller(ctx, server)
 		if err != nil {
 			return schema.StepOutcome{}, err
 		}
@@ -138,7 +149,7 @@ func inspect(v schema.Server, power PowerState, id Identity) schema.StepOutcome 
 		return unknown("the server is not on")
 	case !id.BaseboardsReady:
 		return unknown("the GPU baseboard's BMC is starting")
-	case len(id.GPUs) == 0:
+	case id.Accelerators() == NotApplicable:
 		return unknown("the BMC shows none")
 	}
 	var bad []string
@@ -152,6 +163,9 @@ func inspect(v schema.Server, power PowerState, id Identity) schema.StepOutcome 
 		default:
 			there++
 		}
+	}
+	if there < v.Accelerators && bad == nil && id.Accelerators() != Known {
+		return unknown(fmt.Sprintf("%d could not be read", len(id.Unread)))
 	}
 	if there < v.Accelerators {
 		text := fmt.Sprintf("the BMC shows %d of the %d accelerators ordered", there, v.Accelerators)
@@ -185,9 +199,9 @@ func (a *Activities) may(ctx context.Context, act Act) error {
 }
 
 // act runs f on the server's BMC if it may, asking again right before.
-func (a *Activities) act(ctx context.Context, act Act, f func(context.Context, *Client) (string, error)) (string, error) {
+func (a *Activities) act(ctx context.Context, act Act, f func(context.Context, Controller) (string, error)) (string, error) {
 	return beating(ctx, func(ctx context.Context) (string, error) {
-		c, _, err := a.client(ctx, act.Server)
+		c, _, err := a.controller(ctx, act.Server)
 		if err != nil {
 			return "", err
 		}
@@ -204,14 +218,14 @@ func (a *Activities) act(ctx context.Context, act Act, f func(context.Context, *
 // PowerOff brings the power off, proven by a read. The power is cut at once: what is on the disk is to be wiped, or the
 // system doesn't answer.
 func (a *Activities) PowerOff(ctx context.Context, act Act) (string, error) {
-	return a.act(ctx, act, func(ctx context.Context, c *Client) (string, error) {
+	return a.act(ctx, act, func(ctx context.Context, c Controller) (string, error) {
 		return "off", c.SetPower(ctx, Off, Hard())
 	})
 }
 
 // PowerOn brings the power on, proven by a read.
 func (a *Activities) PowerOn(ctx context.Context, act Act) (string, error) {
-	return a.act(ctx, act, func(ctx context.Context, c *Client) (string, error) {
+	return a.act(ctx, act, func(ctx context.Context, c Controller) (string, error) {
 		return "on", c.SetPower(ctx, On)
 	})
 }
@@ -219,7 +233,7 @@ func (a *Activities) PowerOn(ctx context.Context, act Act) (string, error) {
 // BootFromNetwork makes the next boot one from the network, proven by a read: by PXE, or by UEFI HTTP where the firmware
 // has no PXE.
 func (a *Activities) BootFromNetwork(ctx context.Context, act Act) (string, error) {
-	return a.act(ctx, act, func(ctx context.Context, c *Client) (string, error) {
+	return a.act(ctx, act, func(ctx context.Context, c Controller) (string, error) {
 		set, err := c.BootOnceFromNetwork(ctx, PXE)
 		if errors.Is(err, ErrUnsupported) {
 			set, err = c.BootOnceFromNetwork(ctx, UEFIHTTP)
@@ -232,7 +246,7 @@ func (a *Activities) BootFromNetwork(ctx context.Context, act Act) (string, erro
 // takes danger away.
 func (a *Activities) ClearBootOverride(ctx context.Context, server string) error {
 	_, err := beating(ctx, func(ctx context.Context) (string, error) {
-		c, _, err := a.client(ctx, server)
+		c, _, err := a.controller(ctx, server)
 		if err != nil {
 			return "", err
 		}
@@ -244,7 +258,7 @@ func (a *Activities) ClearBootOverride(ctx context.Context, server string) error
 // LocateLight turns the locator light on or off. A machine without one is no failure.
 func (a *Activities) LocateLight(ctx context.Context, server string, on bool) error {
 	_, err := beating(ctx, func(ctx context.Context) (string, error) {
-		c, _, err := a.client(ctx, server)
+		c, _, err := a.controller(ctx, server)
 		if err != nil {
 			return "", err
 		}
@@ -268,11 +282,11 @@ type Look struct {
 // LookAtServer reads it. An unreachable BMC is an answer here, not an error: the diagnosis goes on without it.
 func (a *Activities) LookAtServer(ctx context.Context, server string) (Look, error) {
 	return beating(ctx, func(ctx context.Context) (Look, error) {
-		c, _, err := a.client(ctx, server)
+		c, _, err := a.controller(ctx, server)
 		if err != nil {
 			return Look{Power: PowerUnknown, Error: err.Error()}, nil
 		}
-		look, err := c.lookAt(ctx)
+		look, err := c.Look(ctx)
 		if ctx.Err() != nil {
 			return look, ctx.Err()
 		}
@@ -283,7 +297,8 @@ func (a *Activities) LookAtServer(ctx context.Context, server string) (Look, err
 	})
 }
 
-func (c *Client) lookAt(ctx context.Context) (l Look, err error) {
+// Look reads power, boot progress, health and the boot override that stands.
+func (c *Client) Look(ctx context.Context) (l Look, err error) {
 	defer c.conn.named("look at", &err)
 	h, err := c.find(ctx)
 	if err != nil {

@@ -44,6 +44,7 @@ type conn struct {
 	mu         sync.Mutex
 	credential Credential
 	pin        string
+	told       bool // the endpoint named the key: no other will do
 	token      Secret
 	sessionURI string
 	basic      *Login // SessionService is absent: Basic, one request at a time
@@ -103,7 +104,7 @@ func (c *conn) setEndpoint(ep Endpoint) {
 	defer c.mu.Unlock()
 	c.credential = ep.Credential
 	if ep.TLSPin != "" {
-		c.pin = strings.ToLower(ep.TLSPin)
+		c.pin, c.told = strings.ToLower(ep.TLSPin), true
 	}
 }
 
@@ -169,7 +170,7 @@ func (c *conn) exchange(ctx context.Context, method, uri string, header http.Hea
 	if err != nil {
 		return nil, c.unreachable(ctx, uri, fmt.Errorf("body cut off after %d bytes: %w", len(b), err))
 	}
-	c.reach.record(nil, now())
+	c.reached(nil)
 	if len(b) > maxBody {
 		return nil, &Error{Kind: ErrBody, Address: c.address, URI: uri, Status: resp.StatusCode, Detail: "the body is larger than 16 MiB"}
 	}
@@ -185,7 +186,7 @@ func (c *conn) unreachable(ctx context.Context, uri string, err error) error {
 	if ctx.Err() != nil && !errors.Is(ctx.Err(), context.DeadlineExceeded) {
 		return fmt.Errorf("%s%s: %w", c.address, uri, context.Cause(ctx))
 	}
-	c.reach.record(err, now())
+	c.reached(err)
 	return &Error{Kind: ErrUnreachable, Address: c.address, URI: uri, Err: unwrapURL(err)}
 }
 

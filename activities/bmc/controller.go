@@ -4,6 +4,8 @@ import "context"
 
 // Controller is what both protocols can do. [Client] can more.
 type Controller interface {
+	Address() string
+	Login(context.Context) error // proves that the BMC answers and lets us in
 	Identify(context.Context) (Identity, error)
 	Power(context.Context) (PowerState, error)
 	SetPower(context.Context, Want, ...PowerOption) error
@@ -11,6 +13,10 @@ type Controller interface {
 	ClearBootOverride(context.Context) error
 	LocateLED(context.Context, bool) error
 	Sensors(context.Context) ([]Reading, error)
+	Vitals(context.Context) (Vitals, error)
+	Look(context.Context) (Look, error)
+	// Log reads the last entries of the machine's event log, newest last.
+	Log(ctx context.Context, most int) ([]LogEntry, error)
 }
 
 var (

@@ -34,7 +34,10 @@ type State struct {
 	Revision   string // of the login that opened it
 	Refused    map[string]Refusal
 	TryingTill time.Time // a login is under way in some process, at most until then
-	Pin        string    // the TLS key trusted on first use
+	Pin        string    // the TLS key trusted: on first use, or by an operator's word
+	Offered    string    // another key, seen and refused: what an operator can acknowledge
+	DownTill   time.Time // some process's breaker is open until then
+	DownWhy    string
 }
 
 // Refusal counts how often one secret was refused. It is counted up before the try and forgotten after a success, so
@@ -167,19 +170,53 @@ func (b *breaker) allow(now time.Time) error {
 	return nil
 }
 
-func (b *breaker) record(err error, now time.Time) {
+// record counts an outcome. changed says that the breaker opened or closed by it, which other processes are to know; first
+// that it was the first failure after a success, when another process may know more.
+func (b *breaker) record(err error, now time.Time) (until time.Time, changed, first bool) {
 	b.mu.Lock()
 	defer b.mu.Unlock()
 	if err == nil {
+		changed = b.failures >= breakerAfter || !b.until.IsZero()
 		b.failures, b.until, b.last = 0, time.Time{}, nil
-		return
+		return b.until, changed, false
 	}
 	if b.failures++; b.failures >= breakerAfter {
 		pause := min(breakerFirst<<min(b.failures-breakerAfter, 10), breakerMost)
-		b.until = now.Add(pause)
+		b.until, changed = now.Add(pause), true
 	}
 	var open *errBreaker
 	if !errors.As(err, &open) {
 		b.last = err
 	}
+	return b.until, changed, b.failures == 1
+}
+
+// adopt opens the breaker for as long as another process's is.
+func (b *breaker) adopt(until time.Time, why string) {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	if until.After(b.until) {
+		b.failures, b.until, b.last = max(b.failures, breakerAfter-1), until, errors.New(why)
+	}
+}
+
+// reached records an answer, or that there was none, and shares what that means with the site's other processes: a BMC that
+// is down is found out once, not once by each.
+func (c *conn) reached(err error) {
+	until, changed, first := c.reach.record(err, now())
+	if !changed && !first {
+		return
+	}
+	// What can't be shared now costs the others a few tries of their own.
+	_ = c.pool.shared.Update(context.Background(), c.address, func(s *State) error {
+		switch {
+		case err == nil:
+			s.DownTill, s.DownWhy = time.Time{}, ""
+		case changed && until.After(s.DownTill):
+			s.DownTill, s.DownWhy = until, unwrapURL(err).Error()
+		case s.DownTill.After(now()):
+			c.reach.adopt(s.DownTill, s.DownWhy)
+		}
+		return nil
+	})
 }

@@ -35,6 +35,28 @@ type Identity struct {
 	Quirks []string `json:"quirks,omitempty"`
 }
 
+// Knowledge is how much a BMC says of something.
+type Knowledge string
+
+// The three: what a BMC doesn't show by its nature is not what it failed to show this time.
+const (
+	Known         Knowledge = "known"
+	Unknown       Knowledge = "unknown"
+	NotApplicable Knowledge = "not-applicable"
+)
+
+// Accelerators says what GPUs is worth: Known is the whole list, Unknown may lack some, NotApplicable is of a BMC that shows
+// no accelerators at all.
+func (id Identity) Accelerators() Knowledge {
+	switch {
+	case !id.BaseboardsReady || len(id.Unread) > 0:
+		return Unknown
+	case len(id.GPUs) == 0:
+		return NotApplicable
+	}
+	return Known
+}
+
 // GPU is one accelerator as the BMC shows it.
 type GPU struct {
 	URI      string        `json:"uri"`

@@ -370,6 +370,40 @@ func (c *IPMIClient) Identify(ctx context.Context) (id Identity, err error) {
 	return id, err
 }
 
+// Login proves that the BMC answers and lets us in.
+func (c *IPMIClient) Login(ctx context.Context) error {
+	return c.session(ctx, "log in to", func(context.Context, *ipmi.Client) error { return nil })
+}
+
+// Vitals reads the power. IPMI tells neither boot progress nor health as a whole.
+func (c *IPMIClient) Vitals(ctx context.Context) (Vitals, error) {
+	p, err := c.Power(ctx)
+	return Vitals{Power: p}, err
+}
+
+// Look reads the power and the boot flags that stand.
+func (c *IPMIClient) Look(ctx context.Context) (l Look, err error) {
+	l.Power = PowerUnknown
+	err = c.session(ctx, "look at", func(ctx context.Context, s *ipmi.Client) (err error) {
+		if l.Power, err = ipmiPower(ctx, s); err != nil {
+			return err
+		}
+		if f, err := readBootFlags(ctx, s); err == nil { // optional in IPMI (28.13)
+			if set := bootFlags(f); set.Enabled != string(schemas.DisabledBootSourceOverrideEnabled) {
+				l.Override = set.Target + " " + set.Enabled
+			}
+		}
+		return nil
+	})
+	return l, err
+}
+
+// Log reads the last entries of the event log.
+func (c *IPMIClient) Log(ctx context.Context, most int) ([]LogEntry, error) {
+	all, _, err := c.LogEntries(ctx, nil)
+	return lastEntries(all, most), err
+}
+
 // fruText is a FRU field as text.
 func fruText(b []byte) string {
 	r := &resource{body: map[string]any{"x": strings.Trim(strings.ToValidUTF8(string(b), ""), "\x00 ")}}

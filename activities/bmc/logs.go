@@ -4,6 +4,8 @@ import (
 	"context"
 	"crypto/sha256"
 	"encoding/hex"
+	"regexp"
+	"slices"
 	"sort"
 	"strings"
 	"time"
@@ -83,6 +85,34 @@ func (c *Client) LogServices(ctx context.Context) (_ []string, err error) {
 	}
 	return out, nil
 }
+
+// noise are logs that hold no evidence about hardware: consoles, audits, dumps and journals of the BMC's own programs.
+var noise = regexp.MustCompile(`(?i)/(journal|dump|postcodes|auditlog|audit|security|sl|diagnosticlog|debugtokenservice|fdr|callhome|salog|lclog|maintenancelog|decodedlog|crashdump|hostlogger)$`)
+
+// EventLogs drops the logs that hold no evidence about hardware. It never returns nil.
+func EventLogs(services []string) []string {
+	return slices.DeleteFunc(append([]string{}, services...), noise.MatchString)
+}
+
+// Log reads the last entries of all event logs together, newest last. What one log gets wrong costs that log.
+func (c *Client) Log(ctx context.Context, most int) ([]LogEntry, error) {
+	services, err := c.LogServices(ctx)
+	if err != nil {
+		return nil, err
+	}
+	var all []LogEntry
+	for _, s := range EventLogs(services) {
+		list, _, err := c.LogEntries(ctx, s, nil)
+		if err := lenient(s, err); err != nil {
+			return nil, err
+		}
+		all = append(all, lastEntries(list, most)...)
+	}
+	sort.SliceStable(all, func(i, j int) bool { return all[i].At.Before(all[j].At) })
+	return lastEntries(all, most), nil
+}
+
+func lastEntries(list []LogEntry, most int) []LogEntry { return list[max(0, len(list)-most):] }
 
 // LogEntries reads what a log has new since cursor, oldest first, and the next cursor. A nil cursor is the first sight:
 // everything is returned, marked as history. After a clear or a wrap everything in it is new. An entry is never returned

@@ -2,6 +2,7 @@ package bmc
 
 import (
 	"context"
+	"crypto/x509"
 	"errors"
 	"fmt"
 	"log/slog"
@@ -19,6 +20,8 @@ type Config struct {
 	Burst int
 	// Shared holds sessions and login budgets; nil keeps them within this pool.
 	Shared Shared
+	// CA, if set, signs the certificates of BMCs: what it signed for the address is trusted, and nothing on first use.
+	CA *x509.CertPool
 	// OnPin is told of the TLS key trusted on first use, to be kept for the next start.
 	OnPin func(address, pin string)
 	// OnLogin is told which secret got in, so that a rotation that was cut off can be finished.
@@ -119,7 +122,7 @@ func (p *Pool) TrustKey(ctx context.Context, address, pin string) error {
 	if err != nil {
 		return err
 	}
-	err = p.shared.Update(ctx, base.String(), func(s *State) error { s.Pin = pin; return nil })
+	err = p.shared.Update(ctx, base.String(), func(s *State) error { s.Pin, s.Offered = pin, ""; return nil })
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	if c := p.conns[base.String()]; c != nil && err == nil {

@@ -113,7 +113,7 @@ func (m *memory) presence(s Snapshot, settle time.Duration, add func(Sign)) {
 	if s.Identity == nil {
 		return
 	}
-	if !s.Identity.BaseboardsReady || len(s.Identity.Unread) > 0 || s.Vitals.Power != bmc.PowerOn {
+	if s.Identity.Accelerators() != bmc.Known || s.Vitals.Power != bmc.PowerOn {
 		m.missing = nil // the time counts from when it is known again
 		return
 	}

@@ -15,7 +15,6 @@ import (
 	"errors"
 	"hash/fnv"
 	"log/slog"
-	"regexp"
 	"sync"
 	"time"
 
@@ -331,7 +330,7 @@ func (w *Watcher) snapshot(ctx context.Context, t *watched, deep bool) (s Snapsh
 	}
 	if t.logs == nil {
 		if list, err := c.LogServices(ctx); part("logs", err) {
-			t.logs = worthReading(list)
+			t.logs = bmc.EventLogs(list)
 		}
 	}
 	for _, service := range t.logs {
@@ -342,18 +341,4 @@ func (w *Watcher) snapshot(ctx context.Context, t *watched, deep bool) (s Snapsh
 		}
 	}
 	return s
-}
-
-// noise are logs that hold no evidence about hardware: consoles, audits, dumps and journals of the BMC's own programs.
-var noise = regexp.MustCompile(`(?i)/(journal|dump|postcodes|auditlog|audit|security|sl|diagnosticlog|debugtokenservice|fdr|callhome|salog|lclog|maintenancelog|decodedlog|crashdump|hostlogger)$`)
-
-// worthReading drops noise, never returning nil: it was looked for.
-func worthReading(list []string) []string {
-	out := []string{}
-	for _, s := range list {
-		if !noise.MatchString(s) {
-			out = append(out, s)
-		}
-	}
-	return out
 }

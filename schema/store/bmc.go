@@ -1,0 +1,219 @@
+package store
+
+import (
+	"context"
+	"fmt"
+	"strings"
+
+	"gpupool/schema"
+	"gpupool/schema/secret"
+)
+
+// BMCLogin is the row of a server's BMC credential. Passwords are sealed; the pending one is there only while a rotation
+// is under way. Version rises with every write.
+type BMCLogin struct {
+	Server       string
+	Username     string
+	KeyID        string
+	Sealed       string
+	PendingKeyID string
+	Pending      string
+	Version      int64
+	RotatedAt    schema.Instant
+}
+
+// BMCLogin reads it.
+func (s *Store) BMCLogin(ctx context.Context, server string) (BMCLogin, error) {
+	var row BMCLogin
+	if err := s.read(ctx).Raw("SELECT * FROM bmc_credentials WHERE server = ?", server).Scan(&row).Error; err != nil {
+		return row, err
+	}
+	if row.Server == "" {
+		return row, schema.NotFound("BMC credential of server", server)
+	}
+	return row, nil
+}
+
+// PutBMCLogin writes a row that was read at row.Version; a CodeStale error where another writer was faster. rotated says
+// that the password is a new one, proven at the BMC. It tells of the change, never of what changed.
+func (s *Store) PutBMCLogin(ctx context.Context, row BMCLogin, rotated bool, by string) error {
+	return s.Write(ctx, func(tx *Tx) error {
+		if rotated {
+			row.RotatedAt = tx.now
+		}
+		n, err := tx.exec(`UPDATE bmc_credentials SET username = ?, key_id = ?, sealed = ?, pending_key_id = ?, pending = ?, rotated_at = ?, version = version + 1, updated_at = ? WHERE server = ? AND version = ?`,
+			row.Username, row.KeyID, row.Sealed, row.PendingKeyID, row.Pending, row.RotatedAt, tx.now, row.Server, row.Version)
+		if err == nil && n != 1 {
+			err = schema.Stale("the BMC credential of server " + row.Server + " was changed meanwhile")
+		}
+		if err == nil && rotated {
+			tx.Emit(schema.Event{Kind: schema.EventServerBMC, Subject: row.Server, Server: row.Server, By: by}, map[string]any{"what": "password-rotated"})
+		}
+		return err
+	})
+}
+
+// SetBMCLogin keeps the credential that an operator gives; empty user keeps the user. A rotation under way is forgotten.
+func (s *Store) SetBMCLogin(ctx context.Context, server, user, password string, ring *secret.Ring, by string) error {
+	if password == "" {
+		return &schema.Error{Code: schema.CodeInvalid, Field: "password", Message: "is empty", Hint: "the BMC account's password"}
+	}
+	return s.Write(ctx, func(tx *Tx) error {
+		v, err := tx.server(server)
+		if err != nil {
+			return err
+		}
+		keyID, sealed, err := ring.Seal([]byte(password), v.ID)
+		if err != nil {
+			return err
+		}
+		if err := tx.update("BMC credential of server", v.Name, `UPDATE bmc_credentials SET username = CASE WHEN ? = '' THEN username ELSE ? END, key_id = ?, sealed = ?, pending_key_id = '', pending = '',
+			version = version + 1, updated_at = ? WHERE server = ?`, user, user, keyID, sealed, tx.now, v.ID); err != nil {
+			return err
+		}
+		tx.Emit(schema.Event{Kind: schema.EventServerBMC, Subject: v.ID, Server: v.ID, By: by}, map[string]any{"what": "credential-set"})
+		return nil
+	})
+}
+
+// BMCLoginsDue lists the servers of a site whose password was not changed since before, and those whose rotation was cut
+// off, the oldest first. Retired servers are nobody's any more.
+func (s *Store) BMCLoginsDue(ctx context.Context, site string, before schema.Instant) ([]string, error) {
+	var out []string
+	return out, s.read(ctx).Raw(`SELECT c.server FROM bmc_credentials c JOIN servers v ON v.id = c.server
+		WHERE v.site = ? AND v.phase IN ('available','draining','repairing') AND v.bmc_protocol = 'redfish' AND (c.pending <> '' OR CASE WHEN c.rotated_at > 0 THEN c.rotated_at ELSE v.created_at END < ?)
+		ORDER BY c.rotated_at, c.server`, site, before).Scan(&out).Error
+}
+
+// BMCState is what all processes of a site know of one BMC. Sealed holds its session and login budget, as keys.
+type BMCState struct {
+	Address    string
+	KeyID      string
+	Sealed     string
+	TLSKey     string `gorm:"column:tls_key"` // SHA-256 of the public key that is trusted, hex; "" trusts the next one seen
+	OfferedKey string // another key that was seen and refused
+	UpdatedAt  schema.Instant
+}
+
+// BMCState reads it; the zero state where a BMC was never spoken to.
+func (s *Store) BMCState(ctx context.Context, address string) (BMCState, error) {
+	var b BMCState
+	return b, s.read(ctx).Raw("SELECT * FROM bmc_states WHERE address = ?", address).Scan(&b).Error
+}
+
+// UpdateBMCState lets change alter a BMC's state, one caller at a time over all processes. What change leaves as it was is
+// not written; an error of change is returned, and nothing is written.
+func (s *Store) UpdateBMCState(ctx context.Context, address string, change func(*BMCState) error) error {
+	return s.Write(ctx, func(tx *Tx) error {
+		if err := tx.exclusive("bmc " + address); err != nil {
+			return err
+		}
+		var b BMCState
+		if err := tx.db.Raw("SELECT * FROM bmc_states WHERE address = ?", address).Scan(&b).Error; err != nil {
+			return err
+		}
+		was := b
+		if err := change(&b); err != nil || b == was {
+			return err
+		}
+		_, err := tx.exec(`INSERT INTO bmc_states (address, key_id, sealed, tls_key, offered_key, updated_at) VALUES (?, ?, ?, ?, ?, ?)
+			ON CONFLICT (address) DO UPDATE SET key_id = excluded.key_id, sealed = excluded.sealed, tls_key = excluded.tls_key, offered_key = excluded.offered_key, updated_at = excluded.updated_at`,
+			address, b.KeyID, b.Sealed, b.TLSKey, b.OfferedKey, tx.now)
+		return err
+	})
+}
+
+// TrustBMCKey is the operator's acknowledgement of a BMC's TLS key. It must be the key that the BMC offers, in full, so that
+// nobody trusts what he has not looked at; or one of a BMC not yet spoken to.
+func (s *Store) TrustBMCKey(ctx context.Context, server, key, by string) error {
+	key = strings.ToLower(strings.ReplaceAll(key, ":", ""))
+	if len(key) != 64 || strings.Trim(key, "0123456789abcdef") != "" {
+		return schema.Invalid("key", key, "the SHA-256 of the BMC's public key, 64 hexadecimal digits, as the refusal and `gpupool bmc show` tell it")
+	}
+	return s.Write(ctx, func(tx *Tx) error {
+		v, err := tx.server(server)
+		if err != nil {
+			return err
+		}
+		if err := tx.exclusive("bmc " + v.BMCAddress); err != nil {
+			return err
+		}
+		var b BMCState
+		if err := tx.db.Raw("SELECT * FROM bmc_states WHERE address = ?", v.BMCAddress).Scan(&b).Error; err != nil {
+			return err
+		}
+		switch {
+		case b.TLSKey == key:
+			return nil
+		case b.OfferedKey != "" && b.OfferedKey != key:
+			return schema.Unsafe(fmt.Sprintf("the BMC of server %s offers the key %s", v.Name, b.OfferedKey), "compare it with the one that the BMC shows at its own console, then name that one")
+		}
+		if _, err := tx.exec(`INSERT INTO bmc_states (address, tls_key, updated_at) VALUES (?, ?, ?)
+			ON CONFLICT (address) DO UPDATE SET tls_key = excluded.tls_key, offered_key = '', key_id = '', sealed = '', updated_at = excluded.updated_at`, v.BMCAddress, key, tx.now); err != nil {
+			return err
+		}
+		tx.Emit(schema.Event{Kind: schema.EventServerBMC, Subject: v.ID, Server: v.ID, By: by}, map[string]any{"what": "key-trusted", "key": key, "before": b.TLSKey})
+		return nil
+	})
+}
+
+// BMCSightings are what the watch saw last, of one server or, where server is empty, of all.
+func (s *Store) BMCSightings(ctx context.Context, server string) ([]schema.BMCSighting, error) {
+	q := s.read(ctx).Order("server")
+	if server != "" {
+		q = q.Where("server = ?", server)
+	}
+	var out []schema.BMCSighting
+	return out, q.Find(&out).Error
+}
+
+// SawBMC keeps what the watch sees, and tells of a change of power or trouble.
+func (s *Store) SawBMC(ctx context.Context, now schema.BMCSighting) error {
+	return s.Write(ctx, func(tx *Tx) error {
+		var was schema.BMCSighting
+		if err := tx.db.Raw("SELECT * FROM bmc_sightings WHERE server = ?", now.Server).Scan(&was).Error; err != nil {
+			return err
+		}
+		now.At, now.Since = tx.now, was.Since
+		if was.Server == "" || was.Power != now.Power || was.Trouble != now.Trouble {
+			now.Since = tx.now
+			tx.Emit(schema.Event{Kind: schema.EventServerBMC, Subject: now.Server, Server: now.Server}, map[string]any{"what": "seen", "power": now.Power, "trouble": now.Trouble, "text": now.Text, "before": map[string]any{"power": was.Power, "trouble": was.Trouble}})
+		}
+		_, err := tx.exec(`INSERT INTO bmc_sightings (server, power, progress, health, trouble, text, since, at) VALUES (?, ?, ?, ?, ?, ?, ?, ?)
+			ON CONFLICT (server) DO UPDATE SET power = excluded.power, progress = excluded.progress, health = excluded.health, trouble = excluded.trouble, text = excluded.text, since = excluded.since, at = excluded.at`,
+			now.Server, now.Power, now.Progress, now.Health, now.Trouble, now.Text, now.Since, now.At)
+		return err
+	})
+}
+
+// FoundBMCs keeps what a probe or a DHCP server saw. Addresses that a server is enrolled with are no find.
+func (s *Store) FoundBMCs(ctx context.Context, found []schema.BMCFound) error {
+	return s.Write(ctx, func(tx *Tx) error {
+		for _, f := range found {
+			var enrolled int64
+			if err := tx.db.Raw("SELECT count(*) FROM servers WHERE bmc_address = ?", f.Address).Scan(&enrolled).Error; err != nil {
+				return err
+			}
+			if enrolled > 0 {
+				continue
+			}
+			if _, err := tx.exec(`INSERT INTO bmc_found (address, site, protocol, vendor, product, uuid, serial, mac, tls_key, via, first_seen, last_seen) VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)
+				ON CONFLICT (address) DO UPDATE SET site = excluded.site, protocol = excluded.protocol, vendor = excluded.vendor, product = excluded.product, uuid = excluded.uuid,
+					serial = excluded.serial, mac = excluded.mac, tls_key = excluded.tls_key, via = excluded.via, last_seen = excluded.last_seen`,
+				f.Address, f.Site, f.Protocol, f.Vendor, f.Product, f.UUID, f.Serial, f.MAC, f.TLSKey, f.Via, tx.now, tx.now); err != nil {
+				return err
+			}
+		}
+		return nil
+	})
+}
+
+// BMCsFound lists what was found and is not enrolled since.
+func (s *Store) BMCsFound(ctx context.Context, site string) ([]schema.BMCFound, error) {
+	q := s.read(ctx).Where("address NOT IN (SELECT bmc_address FROM servers)").Order("address")
+	if site != "" {
+		q = q.Where("site = ?", site)
+	}
+	var out []schema.BMCFound
+	return out, q.Find(&out).Error
+}
