@@ -78,7 +78,7 @@ type Server struct {
 	FailureRetryable bool   `json:"failure_retryable,omitempty"`
 
 	Epoch     int64   `json:"epoch"`      // rises whenever the hardware may have changed hands: repair, reinstall
-	AgentSeen Instant `json:"agent_seen"` // last heartbeat stored; coarse (see AgentSeenEvery)
+	AgentSeen Instant `json:"agent_seen"` // last heartbeat stored; coarse (see store.SeenEvery)
 	BootID    string  `json:"boot_id"`
 	CreatedAt Instant `gorm:"autoCreateTime:false" json:"created_at"`
 	UpdatedAt Instant `gorm:"autoUpdateTime:false" json:"updated_at"`

@@ -46,7 +46,7 @@ func (p *Process) listen() (err error) {
 }
 
 func (p *Process) serve() error {
-	s, err := api.New(api.Config{Store: p.Store, Ring: p.ring, Processes: processes{p.Store, p.Client}, Log: p.log.With("part", "api"), ExternalURL: p.URL,
+	s, err := api.New(api.Config{Store: p.Store, Ring: p.ring, Processes: processes{p.Store, p.Client}, Log: p.log.With("part", "api"), ExternalURL: p.URL, HeartbeatEvery: p.Config.Timing.Heartbeat,
 		Ready: func(ctx context.Context) error {
 			_, err := p.Client.CheckHealth(ctx, nil)
 			return err
@@ -76,28 +76,32 @@ func (p *Process) boot() error {
 	if c.Mode == config.PXEOff {
 		return nil
 	}
-	bs := bootstore.New(p.Store, 0)
-	pc := pxe.Config{Mode: dhcp.Mode(c.Mode), Interface: c.Interface, ServerID: c.ServerID, DHCP: c.DHCPListen, TFTP: c.TFTPListen, HTTP: c.HTTPListen, URL: c.ExternalURL, APIURL: p.URL, Root: c.BootDir, SecureBoot: c.SecureBoot}
-	if c.Mode == config.PXERelay {
-		pc.PXE = pxe.Off // relayed clients are given a whole answer: none of them asks on 4011
-	}
-	if c.DiscoverUnknown {
-		pc.Unknown = dhcp.Record
-	}
-	for _, n := range c.Subnets {
-		sub := pxe.Subnet{CIDR: n.CIDR, Range: n.Range, DNS: n.DNS, Lease: c.LeaseTime}
-		if n.Router != "" {
-			sub.Routers = []string{n.Router}
-		}
-		pc.Subnets = append(pc.Subnets, sub)
-	}
-	s, err := pxe.New(pc, pxe.Deps{Inventory: bs, Leases: bootstore.Leases{DB: p.Store}, Tokens: bs, Installer: &install.Installer{APIURL: p.URL}, Recorder: bs, Log: p.log.With("part", "pxe")})
+	bs := bootstore.New(p.Store, tokensLive(p.Config.Timing))
+	s, err := pxe.New(bootConfig(c, p.URL), pxe.Deps{Inventory: bs, Leases: bootstore.Leases{DB: p.Store}, Tokens: bs, Installer: &install.Installer{APIURL: p.URL}, Recorder: bs, Log: p.log.With("part", "pxe")})
 	if err != nil {
 		return err
 	}
 	p.Boot = s
 	p.spawn("pxe", s.Run)
 	return nil
+}
+
+// bootConfig is the configuration as the boot service takes it.
+func bootConfig(c config.PXE, api string) pxe.Config {
+	pc := pxe.Config{Mode: dhcp.Mode(c.Mode), Interface: c.Interface, ServerID: c.ServerID, DHCP: c.DHCPListen, PXE: c.BootListen, TFTP: c.TFTPListen, HTTP: c.HTTPListen,
+		TLSCert: c.TLSCert, TLSKey: c.TLSKey, URL: c.ExternalURL, APIURL: api, Root: c.BootDir, Stages: c.Stages, SecureBoot: c.SecureBoot, UserClass: c.UserClass,
+		NoProbe: c.NoProbe, OfferHold: c.OfferHold, Quarantine: c.Quarantine, TFTPPerClient: c.TFTPPerClient}
+	if c.DiscoverUnknown {
+		pc.Unknown = dhcp.Record
+	}
+	for _, n := range c.Subnets {
+		sub := pxe.Subnet{CIDR: n.CIDR, Range: n.Range, Relays: n.Relays, Interface: n.Interface, DNS: n.DNS, NTP: n.NTP, Domain: n.Domain, MTU: uint16(n.MTU), BootLease: c.BootLeaseTime, Lease: c.LeaseTime}
+		if n.Router != "" {
+			sub.Routers = []string{n.Router}
+		}
+		pc.Subnets = append(pc.Subnets, sub)
+	}
+	return pc
 }
 
 // spawn runs a part until the process stops. A part that ends by itself ends the process: see Failed.

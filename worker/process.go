@@ -37,9 +37,6 @@ import (
 // stopWithin is how long a worker waits for what is in flight when it stops.
 const stopWithin = 5 * time.Second
 
-// silentAfter is how long an agent may be unheard of before its server is suspected.
-const silentAfter = time.Minute
-
 // Process is a running gpupool process.
 type Process struct {
 	Config *config.Config
@@ -68,7 +65,7 @@ func Start(ctx context.Context, c *config.Config, log *slog.Logger) (_ *Process,
 			p.Stop()
 		}
 	}()
-	if p.Store, err = store.Open(ctx, store.Config{Driver: string(c.Database.Driver), DSN: c.Database.DSN, MaxConnections: c.Database.MaxConnections, Sync: string(c.Durability), Log: log.With("part", "store")}); err != nil {
+	if p.Store, err = store.Open(ctx, store.Config{Driver: string(c.Database.Driver), DSN: c.Database.DSN, MaxConnections: c.Database.MaxConnections, Sync: string(c.Durability), SeenEvery: seenEvery(c.Timing), Log: log.With("part", "store")}); err != nil {
 		return nil, err
 	}
 	p.onStop(func() {
@@ -142,11 +139,12 @@ func (p *Process) core(ctx context.Context) error {
 	for _, wf := range []any{workflows.RunJob, workflows.OnboardServer, workflows.RepairServer, workflows.Allocator, workflows.Deliver} {
 		w.RegisterWorkflow(wf)
 	}
-	install.Register(w, &install.Activities{Store: p.Store})
+	onboard, repair, jobs := waits(p.Config.Timing)
+	install.Register(w, &install.Activities{Store: p.Store, Timing: onboard, SiteLimit: p.Config.Limits.InstallsPerSite})
 	node.Register(w, &node.Activities{Store: p.Store})
-	health.Register(w, &health.Activities{Store: p.Store})
+	health.Register(w, &health.Activities{Store: p.Store, Timing: repair})
 	w.RegisterActivity(&job.Activities{Store: p.Store})
-	w.RegisterActivity(&deliver.Activities{Store: p.Store, Client: p.Client, Route: workflows.Routes{}.Route, Log: p.log.With("part", "deliver"),
+	w.RegisterActivity(&deliver.Activities{Store: p.Store, Client: p.Client, Route: workflows.Routes{Job: jobs}.Route, Log: p.log.With("part", "deliver"),
 		Judge: func(ctx context.Context, fault string) error { return health.Judge(ctx, p.Store, fault) }})
 	if err := w.Start(); err != nil {
 		return fmt.Errorf("starting the core worker: %w", err)
@@ -163,7 +161,7 @@ func (p *Process) core(ctx context.Context) error {
 			return err
 		}
 	}
-	p.spawn("health", func(ctx context.Context) error { return health.WatchSilence(ctx, p.Store, silentAfter) })
+	p.spawn("health", func(ctx context.Context) error { return health.WatchSilence(ctx, p.Store, p.Config.Timing.AgentSilent) })
 	return p.host(ctx, "deliver", workflows.Deliver)
 }
 

@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"log/slog"
 	"os"
+	"path/filepath"
 	"sync"
 	"testing"
 	"time"
@@ -113,6 +114,19 @@ func await(t testing.TB, s *store.Store, limit time.Duration) {
 		select {
 		case <-w.C:
 		case <-time.After(100 * time.Millisecond):
+		}
+	}
+}
+
+func TestWhatAProcessKeepsIsItsOwnersAlone(t *testing.T) {
+	p := start(t)
+	for _, name := range []string{"gpupool.db", "gpupool.db-wal", "temporal/temporal.db", "temporal/temporal.db-wal", "payload.keys", "secrets.keys"} {
+		i, err := os.Stat(filepath.Join(p.Config.DataDir, name))
+		if err != nil {
+			t.Fatal(err)
+		}
+		if i.Mode().Perm() != 0o600 {
+			t.Errorf("%s has mode %o, want 600", name, i.Mode().Perm())
 		}
 	}
 }

@@ -32,7 +32,7 @@ type Timing struct {
 // DefaultTiming is for machines of metal: POST of an eight-GPU server takes up to 15 minutes, an image of some tens of
 // GB as long again; a soak of new hardware takes four hours (facts on burn-in stages).
 var DefaultTiming = Timing{PhoneHome: 30 * time.Minute, BMC: 15 * time.Minute, Setup: 30 * time.Minute, Inventory: 5 * time.Minute,
-	BurnIn: 6 * time.Hour, AgentSilent: 90 * time.Second, AgentBack: 20 * time.Minute, Undo: 10 * time.Minute}
+	BurnIn: 6 * time.Hour, AgentSilent: time.Minute, AgentBack: 20 * time.Minute, Undo: 10 * time.Minute}
 
 // WithDefaults fills in what is zero.
 func (t Timing) WithDefaults() Timing {

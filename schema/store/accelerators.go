@@ -31,7 +31,7 @@ func (s *Store) Accelerators(ctx context.Context, f AcceleratorFilter) ([]schema
 	return out, q.Find(&out).Error
 }
 
-// SeenEvery is how often "last seen" moments are written: what changes is written at once, that nothing changed is not.
+// SeenEvery is how often "last seen" moments are written where Config says nothing: what changes is written at once, that nothing changed is not.
 const SeenEvery = 15 * time.Second
 
 // recordDevices brings the inventory of a server in line with what its agent reads. It reports faults for devices
@@ -89,7 +89,7 @@ func (tx *Tx) recordDevices(v schema.Server, devices []agentproto.Device) error 
 				return err
 			}
 		}
-		if *a != before || tx.now.Sub(a.LastSeen) >= SeenEvery {
+		if *a != before || tx.now.Sub(a.LastSeen) >= tx.s.seen {
 			a.LastSeen = tx.now
 			if err := tx.db.Save(a).Error; err != nil {
 				return err

@@ -83,7 +83,7 @@ func (s *Store) Heartbeat(ctx context.Context, server string, h agentproto.Heart
 		return reply, err
 	}
 	same := false
-	if len(h.Evidence) == 0 && h.BootID == v.BootID && s.Now().Sub(v.AgentSeen) < SeenEvery {
+	if len(h.Evidence) == 0 && h.BootID == v.BootID && s.Now().Sub(v.AgentSeen) < s.seen {
 		if same, err = s.devicesUnchanged(ctx, v, h.Devices); err != nil {
 			return reply, err
 		}

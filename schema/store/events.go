@@ -193,16 +193,13 @@ func (h *hub) wake(topic string) {
 	}
 }
 
-// listen hears of events that other processes commit. 100 ms is far below what a person notices and costs one
-// primary-key read.
-func (s *Store) listen(ctx context.Context) {
+// listen hears of events after the one numbered at that other processes commit: it asks for the newest number each 100 ms,
+// which is far below what a person notices and costs one read by a primary key. It is a poll and not PostgreSQL's NOTIFY:
+// that takes one lock for the whole database at each commit, and is lost with its connection, so that a poll would be
+// needed beside it.
+func (s *Store) listen(ctx context.Context, at int64) {
 	t := time.NewTicker(100 * time.Millisecond)
 	defer t.Stop()
-	at, err := s.Head(ctx)
-	for err != nil && ctx.Err() == nil {
-		<-t.C
-		at, err = s.Head(ctx)
-	}
 	for {
 		select {
 		case <-ctx.Done():

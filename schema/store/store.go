@@ -18,7 +18,9 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
+	"io/fs"
 	"log/slog"
+	"os"
 	"slices"
 	"strings"
 	"sync"
@@ -44,6 +46,7 @@ type Config struct {
 	// lose the last moments) or "full" (a power cut loses nothing).
 	Sync           string
 	MaxConnections int              // open PostgreSQL connections; 0 = 20
+	SeenEvery      time.Duration    // how often it is kept that an agent and its devices were seen unchanged; 0 = 15 s
 	Clock          func() time.Time // nil = time.Now
 	Log            *slog.Logger
 }
@@ -52,6 +55,7 @@ type Config struct {
 type Store struct {
 	r, w     *gorm.DB
 	postgres bool
+	seen     time.Duration // Config.SeenEvery
 	clock    func() time.Time
 	log      *slog.Logger
 
@@ -62,7 +66,7 @@ type Store struct {
 
 // Open opens the database and brings it to the newest schema.
 func Open(ctx context.Context, c Config) (*Store, error) {
-	s := &Store{clock: c.Clock, log: c.Log, hub: newHub()}
+	s := &Store{seen: cmp.Or(c.SeenEvery, SeenEvery), clock: c.Clock, log: c.Log, hub: newHub()}
 	if s.clock == nil {
 		s.clock = time.Now
 	}
@@ -83,6 +87,9 @@ func Open(ctx context.Context, c Config) (*Store, error) {
 			sync = "FULL"
 		default:
 			return nil, schema.Invalid("database.sync", c.Sync, "normal or full")
+		}
+		if err := private(c.DSN); err != nil {
+			return nil, fmt.Errorf("creating the database: %w", err)
 		}
 		base := "file:" + c.DSN + "?_pragma=busy_timeout(10000)&_pragma=journal_mode(WAL)&_pragma=synchronous(" + sync + ")&_pragma=foreign_keys(1)&_pragma=cache_size(-32000)"
 		open := func(dsn string, connections int, whole bool) (*gorm.DB, error) {
@@ -131,9 +138,28 @@ func Open(ctx context.Context, c Config) (*Store, error) {
 	bg, stop := context.WithCancel(context.Background())
 	s.stop = stop
 	if s.postgres {
-		s.wg.Go(func() { s.listen(bg) })
+		at, err := s.Head(ctx) // before anyone can watch: what is committed from here on is heard of
+		if err != nil {
+			stop()
+			return nil, fmt.Errorf("opening the database: %w", err)
+		}
+		s.wg.Go(func() { s.listen(bg, at) })
 	}
 	return s, nil
+}
+
+// private creates the file, where there is none, for its owner alone: it holds hashes of tokens and sealed passwords. SQLite
+// gives its write-ahead log the same mode. A file that is there keeps the mode it was given.
+func private(path string) error {
+	// Never opened where it is there: closing it would drop the locks that another handle of this process has on it.
+	f, err := os.OpenFile(path, os.O_WRONLY|os.O_CREATE|os.O_EXCL, 0o600)
+	if errors.Is(err, fs.ErrExist) {
+		return nil
+	}
+	if err != nil {
+		return err
+	}
+	return f.Close()
 }
 
 func pool(db *gorm.DB, n int) error {

@@ -14,6 +14,8 @@ type Config struct {
 	Temporal   Temporal   `yaml:"temporal" help:"The processes: what happens next, waits, retries, undo."`
 	API        API        `yaml:"api" help:"REST API and console."`
 	Secrets    Secrets    `yaml:"secrets" help:"Passwords of BMCs and the like, encrypted in the database."`
+	Timing     Timing     `yaml:"timing" help:"How long things may take before something else is done about them. Every process of a pool should be given the same."`
+	Limits     Limits     `yaml:"limits" help:"How much is done at a time."`
 	PXE        PXE        `yaml:"pxe" help:"Network boot: DHCP, TFTP, HTTP."`
 	Log        Log        `yaml:"log" help:"The process's log, on standard error."`
 }
@@ -58,28 +60,48 @@ type Secrets struct {
 	KeyFile string `yaml:"key_file" help:"File with the key that encrypts BMC passwords in the database. Lost with it are the passwords: back it up apart from the database." zero:"secrets.keys in data_dir, made at the first start; with postgres: must be set for api and worker, made with 'gpupool keys secrets'" example:"/etc/gpupool/secrets.keys"`
 }
 
+// Limits are how much is done at a time.
+type Limits struct {
+	InstallsPerSite int `yaml:"installs_per_site" help:"Servers of one site that are installed at a time, 1 to 10000; the others wait for their turn. What a boot server with a 25 Gbit/s port feeds with images without anyone starving is about 64." zero:"64" example:"16"`
+}
+
 // PXE is the network boot service of the pxe role.
 type PXE struct {
-	Mode            PXEMode       `yaml:"mode" help:"off, full (gives addresses), proxy (boot answers beside another DHCP server) or relay (full, for relayed requests only)." zero:"off" example:"full"`
-	DHCPListen      string        `yaml:"dhcp_listen" help:"host:port for DHCP; the port is 67 outside tests." zero:":67" example:"10.20.0.2:67"`
-	Interface       string        `yaml:"interface" help:"Network interface to answer on." zero:"any" example:"eth1"`
-	TFTPListen      string        `yaml:"tftp_listen" help:"host:port for TFTP." zero:":69" example:"10.20.0.2:69"`
-	HTTPListen      string        `yaml:"http_listen" help:"host:port for boot scripts and files." zero:":8081" example:"10.20.0.2:80"`
-	ExternalURL     string        `yaml:"external_url" help:"Address by which booting servers reach http_listen." zero:"http:// server_id and the port of http_listen" example:"http://10.20.0.2"`
-	ServerID        string        `yaml:"server_id" help:"IPv4 address the service is known by (DHCP option 54); the same on active and standby." zero:"must be set unless mode is off" example:"10.20.0.2"`
-	BootDir         string        `yaml:"boot_dir" help:"Folder with boot files: iPXE, kernels, images." zero:"boot in data_dir" example:"/srv/gpupool/boot"`
-	SecureBoot      bool          `yaml:"secure_boot" help:"Give UEFI machines the signed shim first." zero:"false" example:"true"`
-	DiscoverUnknown bool          `yaml:"discover_unknown" help:"Record machines the inventory doesn't know, for an operator to accept; they are answered with a local boot." zero:"false" example:"true"`
-	LeaseTime       time.Duration `yaml:"lease_time" help:"How long an address is lent, 2m to 720h." zero:"1h" example:"12h"`
-	Subnets         []Subnet      `yaml:"subnets" help:"Networks that addresses are given in (modes full and relay) or answered in (proxy)." zero:"none" example:"[{cidr: 10.20.0.0/22, range: 10.20.1.0-10.20.3.254, router: 10.20.0.1, dns: [10.20.0.53]}]"`
+	Mode            PXEMode           `yaml:"mode" help:"off, full (gives addresses), proxy (boot answers beside another DHCP server) or relay (full, for relayed requests only)." zero:"off" example:"full"`
+	DHCPListen      string            `yaml:"dhcp_listen" help:"host:port for DHCP; the port is 67 outside tests." zero:":67" example:"10.20.0.2:67"`
+	BootListen      string            `yaml:"boot_listen" help:"host:port on which a PXE client asks once more for its boot file (PXE 2.1, the port is 4011), or off." zero:":4011; off in mode relay, whose clients are given a whole answer" example:"10.20.0.2:4011"`
+	Interface       string            `yaml:"interface" help:"Network interface to answer on." zero:"any" example:"eth1"`
+	TFTPListen      string            `yaml:"tftp_listen" help:"host:port for TFTP." zero:":69" example:"10.20.0.2:69"`
+	TFTPPerClient   int               `yaml:"tftp_per_client" help:"Transfers that one address may have at once, 1 to 1000." zero:"8" example:"16"`
+	HTTPListen      string            `yaml:"http_listen" help:"host:port for boot scripts and files." zero:":8081" example:"10.20.0.2:80"`
+	TLSCert         string            `yaml:"tls_cert" help:"File with the certificate chain for http_listen, PEM; with tls_key. The boot programs must trust its authority." zero:"no TLS" example:"/etc/gpupool/pxe.pem"`
+	TLSKey          string            `yaml:"tls_key" help:"File with the private key for http_listen, PEM; with tls_cert." zero:"no TLS" example:"/etc/gpupool/pxe.key"`
+	ExternalURL     string            `yaml:"external_url" help:"Address by which booting servers reach http_listen." zero:"http:// (https:// with tls_cert) server_id and the port of http_listen" example:"http://10.20.0.2"`
+	ServerID        string            `yaml:"server_id" help:"IPv4 address the service is known by (DHCP option 54); the same on active and standby." zero:"must be set unless mode is off" example:"10.20.0.2"`
+	BootDir         string            `yaml:"boot_dir" help:"Folder with boot files: iPXE, kernels, images." zero:"boot in data_dir" example:"/srv/gpupool/boot"`
+	Stages          map[string]string `yaml:"stages" help:"The first program that a machine is given, by architecture (bios, ia32, x64, arm32, arm64), as a file of boot_dir." zero:"iPXE's own names; the signed shim with secure_boot" example:"{x64: custom/ipxe.efi}"`
+	UserClass       string            `yaml:"user_class" help:"DHCP user class by which an iPXE of your own build says that it needs no second iPXE." zero:"none: only iPXE's own" example:"gpupool"`
+	SecureBoot      bool              `yaml:"secure_boot" help:"Give UEFI machines the signed shim first." zero:"false" example:"true"`
+	DiscoverUnknown bool              `yaml:"discover_unknown" help:"Record machines the inventory doesn't know, for an operator to accept. They are not answered." zero:"false" example:"true"`
+	LeaseTime       time.Duration     `yaml:"lease_time" help:"How long an address is lent to an operating system, 2m to 720h." zero:"1h" example:"12h"`
+	BootLeaseTime   time.Duration     `yaml:"boot_lease_time" help:"How long an address is lent to firmware and boot loaders, which don't renew: 30s to lease_time." zero:"10m, or lease_time if that is less" example:"20m"`
+	OfferHold       time.Duration     `yaml:"offer_hold" help:"How long an offered address waits for its request, 5s to 10m." zero:"1m" example:"30s"`
+	Quarantine      time.Duration     `yaml:"quarantine" help:"How long an address that something else was found at is left alone, 1m to 720h." zero:"1h" example:"12h"`
+	NoProbe         bool              `yaml:"no_probe" help:"Offer an address without looking whether something answers at it. Saves up to 400 ms of a first offer, and an address may be given twice." zero:"false" example:"true"`
+	Subnets         []Subnet          `yaml:"subnets" help:"Networks that addresses are given in (modes full and relay) or answered in (proxy). Of each: cidr, range, relays, interface, router, dns, ntp, domain, mtu." zero:"none" example:"[{cidr: 10.20.0.0/22, range: 10.20.1.0-10.20.3.254, router: 10.20.0.1, dns: [10.20.0.53]}]"`
 }
 
 // Subnet is one network the DHCP service serves.
 type Subnet struct {
-	CIDR   string   `yaml:"cidr" help:"The network, IPv4." zero:"must be set" example:"10.20.0.0/22"`
-	Range  string   `yaml:"range" help:"First and last address to give, both inside cidr. Servers with an address of their own in the inventory get that." zero:"none: only servers with an address of their own" example:"10.20.1.0-10.20.3.254"`
-	Router string   `yaml:"router" help:"Default router." zero:"none" example:"10.20.0.1"`
-	DNS    []string `yaml:"dns" help:"Name servers." zero:"none" example:"[10.20.0.53]"`
+	CIDR      string   `yaml:"cidr" help:"The network, IPv4." zero:"must be set" example:"10.20.0.0/22"`
+	Range     string   `yaml:"range" help:"First and last address to give, both inside cidr; several with commas." zero:"the whole network but for the router's, the relays' and the service's own" example:"10.20.1.0-10.20.3.254"`
+	Relays    []string `yaml:"relays" help:"Addresses (giaddr) of DHCP relays that serve it from outside cidr." zero:"none: relays inside cidr are known by their address" example:"[10.9.0.1]"`
+	Interface string   `yaml:"interface" help:"Interface that it is directly on." zero:"found by the interfaces' addresses" example:"eth1"`
+	Router    string   `yaml:"router" help:"Default router." zero:"none" example:"10.20.0.1"`
+	DNS       []string `yaml:"dns" help:"Name servers." zero:"none" example:"[10.20.0.53]"`
+	NTP       []string `yaml:"ntp" help:"Time servers." zero:"none" example:"[10.20.0.123]"`
+	Domain    string   `yaml:"domain" help:"DNS domain." zero:"none" example:"lulea.example.net"`
+	MTU       int      `yaml:"mtu" help:"Largest packet, bytes, 576 to 65535." zero:"not told" example:"9000"`
 }
 
 // Log is what the process says about itself.

@@ -174,7 +174,21 @@ func TestValuesThatCannotWorkAreRefused(t *testing.T) {
 		"a range and a router outside their network": {
 			[]string{"pxe.mode=full", "pxe.server_id=10.0.0.1", "pxe.subnets=[{cidr: 10.0.0.0/24, range: 10.0.0.9-10.0.1.2, router: 10.9.0.1}]"}, "pxe.subnets[0].range pxe.subnets[0].router",
 		},
-		"a lease of a second": {[]string{"pxe.lease_time=1s"}, "pxe.lease_time"},
+		"several ranges, one outside": {
+			[]string{"pxe.mode=full", "pxe.server_id=10.0.0.1", "pxe.subnets=[{cidr: 10.0.0.0/24, range: '10.0.0.2-10.0.0.9, 10.0.1.2-10.0.1.9'}]"}, "pxe.subnets[0].range",
+		},
+		"relays, time servers and an MTU that can't be": {
+			[]string{"pxe.mode=full", "pxe.server_id=10.0.0.1", "pxe.subnets=[{cidr: 10.0.0.0/24, relays: [here], ntp: ['fe80::1'], mtu: 100}]"}, "pxe.subnets[0].relays pxe.subnets[0].ntp pxe.subnets[0].mtu",
+		},
+		"a lease of a second":                        {[]string{"pxe.lease_time=1s"}, "pxe.lease_time pxe.boot_lease_time"},
+		"firmware's lease longer than the system's":  {[]string{"pxe.lease_time=5m", "pxe.boot_lease_time=6m"}, "pxe.boot_lease_time"},
+		"half of the boot service's TLS":             {[]string{"pxe.tls_key=k.pem"}, "pxe.tls_cert"},
+		"a first program that is no boot file":       {[]string{"pxe.stages={x64: ../../etc/passwd, sparc: a}"}, "pxe.stages pxe.stages"},
+		"a boot port that isn't one":                 {[]string{"pxe.boot_listen=4011"}, "pxe.boot_listen"},
+		"waits that are none, and ones for ever":     {[]string{"timing.phone_home=-1s", "timing.burn_in=100ms", "timing.technician=9000h"}, "timing.phone_home timing.burn_in timing.technician"},
+		"a heartbeat that always looks like silence": {[]string{"timing.heartbeat=20s"}, "timing.heartbeat"},
+		"power cut under who is not even silent":     {[]string{"timing.agent_silent=20m"}, "timing.power_cut"},
+		"no server is ever installed":                {[]string{"limits.installs_per_site=-1"}, "limits.installs_per_site"},
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
@@ -194,6 +208,48 @@ func TestValuesThatCannotWorkAreRefused(t *testing.T) {
 				t.Fatalf("%s\n%v", diff, err)
 			}
 		})
+	}
+}
+
+func TestWaitsAreSetOneByOne(t *testing.T) {
+	t.Parallel()
+	want := DefaultTiming
+	want.PhoneHome, want.AgentSilent = 45*time.Minute, 2*time.Minute
+	c := load(t, Source{Environ: home(t, "GPUPOOL_TIMING_PHONE_HOME=45m"), Set: []string{"timing.agent_silent=2m"}})
+	if diff := cmp.Diff(want, c.Timing); diff != "" {
+		t.Fatal(diff)
+	}
+	for _, s := range Settings() { // what the page says is what is done
+		name, ok := strings.CutPrefix(s.Path, "timing.")
+		if !ok {
+			continue
+		}
+		said, err := time.ParseDuration(s.Zero)
+		if err != nil {
+			t.Fatalf("%s: left out %q is no time", s.Path, s.Zero)
+		}
+		found := false
+		DefaultTiming.each(func(n string, have *time.Duration, _ time.Duration) {
+			if n == name {
+				found = *have == said
+			}
+		})
+		if !found {
+			t.Errorf("%s: left out it is said to be %s", s.Path, said)
+		}
+	}
+}
+
+func TestTheBootServiceIsReachedByItsOwnScheme(t *testing.T) {
+	t.Parallel()
+	set := []string{"pxe.mode=full", "pxe.server_id=10.0.0.1", "pxe.subnets=[{cidr: 10.0.0.0/24}]"}
+	c := load(t, Source{Environ: home(t), Set: set})
+	if c.PXE.ExternalURL != "http://10.0.0.1:8081" || c.PXE.BootListen != ":4011" {
+		t.Fatalf("it is reached at %s and asked on %s", c.PXE.ExternalURL, c.PXE.BootListen)
+	}
+	c = load(t, Source{Environ: home(t), Set: append(set, "pxe.tls_cert=c", "pxe.tls_key=k", "pxe.mode=relay")})
+	if c.PXE.ExternalURL != "https://10.0.0.1:8081" || c.PXE.BootListen != Off {
+		t.Fatalf("with TLS it is reached at %s and relayed clients ask on %s", c.PXE.ExternalURL, c.PXE.BootListen)
 	}
 }
 

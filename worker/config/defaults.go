@@ -56,14 +56,31 @@ func (c *Config) fill(environ []string) (err error) {
 		c.Secrets.KeyFile = cmp.Or(c.Secrets.KeyFile, filepath.Join(c.DataDir, "secrets.keys"))
 	}
 
+	c.Timing.fill()
+	c.Limits.InstallsPerSite = cmp.Or(c.Limits.InstallsPerSite, 64)
+
 	c.PXE.Mode = cmp.Or(c.PXE.Mode, PXEOff)
 	c.PXE.DHCPListen = cmp.Or(c.PXE.DHCPListen, ":67")
 	c.PXE.TFTPListen = cmp.Or(c.PXE.TFTPListen, ":69")
 	c.PXE.HTTPListen = cmp.Or(c.PXE.HTTPListen, ":8081")
 	c.PXE.BootDir = cmp.Or(c.PXE.BootDir, filepath.Join(c.DataDir, "boot"))
 	c.PXE.LeaseTime = cmp.Or(c.PXE.LeaseTime, time.Hour)
+	c.PXE.BootLeaseTime = cmp.Or(c.PXE.BootLeaseTime, min(10*time.Minute, c.PXE.LeaseTime))
+	c.PXE.OfferHold = cmp.Or(c.PXE.OfferHold, time.Minute)
+	c.PXE.Quarantine = cmp.Or(c.PXE.Quarantine, time.Hour)
+	c.PXE.TFTPPerClient = cmp.Or(c.PXE.TFTPPerClient, 8)
+	if c.PXE.BootListen == "" {
+		c.PXE.BootListen = ":4011"
+		if c.PXE.Mode == PXERelay {
+			c.PXE.BootListen = Off
+		}
+	}
 	if _, port, err := net.SplitHostPort(c.PXE.HTTPListen); err == nil && port != "0" && c.PXE.ServerID != "" && c.PXE.ExternalURL == "" {
-		c.PXE.ExternalURL = "http://" + net.JoinHostPort(c.PXE.ServerID, port)
+		scheme := "http://"
+		if c.PXE.TLSCert != "" {
+			scheme = "https://"
+		}
+		c.PXE.ExternalURL = scheme + net.JoinHostPort(c.PXE.ServerID, port)
 	}
 
 	c.Log.Level = cmp.Or(c.Log.Level, LevelInfo)

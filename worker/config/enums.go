@@ -66,6 +66,9 @@ func (m PXEMode) Valid() bool {
 	return slices.Contains([]PXEMode{PXEOff, PXEFull, PXEProxy, PXERelay}, m)
 }
 
+// Off is the listen address of a service that is left out, where that may be.
+const Off = "off"
+
 // LogLevel is the least severe message that is written.
 type LogLevel string
 

@@ -75,7 +75,7 @@ func lastParts() []string {
 	for _, s := range Settings() {
 		names = append(names, strings.Split(s.Path, ".")...)
 	}
-	return append(names, "cidr", "range", "router", "dns")
+	return append(names, "cidr", "range", "relays", "interface", "router", "dns", "ntp", "domain", "mtu")
 }
 
 func unknownSetting(name string, known []string) error {

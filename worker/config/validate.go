@@ -3,9 +3,11 @@ package config
 import (
 	"errors"
 	"fmt"
+	"maps"
 	"net"
 	"net/netip"
 	"net/url"
+	"path/filepath"
 	"regexp"
 	"slices"
 	"strconv"
@@ -33,6 +35,8 @@ func (c *Config) Validate() error {
 	c.API.validate(v)
 	v.that(c.Database.Driver != Postgres || c.Secrets.KeyFile != "" || !c.UsesSecrets(), "secrets.key_file", c.Secrets.KeyFile,
 		"set with database.driver postgres, since every process of the pool needs the same key; make one with 'gpupool keys secrets'")
+	c.Timing.validate(v)
+	v.that(c.Limits.InstallsPerSite >= 1 && c.Limits.InstallsPerSite <= 10_000, "limits.installs_per_site", c.Limits.InstallsPerSite, "1 to 10000")
 	c.PXE.validate(v)
 	v.that(!c.Has(RolePXE) || c.Has(RoleAPI) || c.PXE.Mode == PXEOff || c.API.ExternalURL != "", "api.external_url", c.API.ExternalURL,
 		"set where pxe runs without api: servers that it boots are told where to phone home")
@@ -107,9 +111,21 @@ func (a API) validate(v *checks) {
 func (p PXE) validate(v *checks) {
 	v.that(p.Mode.Valid(), "pxe.mode", p.Mode, "off, full, proxy or relay")
 	v.hostPort("pxe.dhcp_listen", p.DHCPListen, true)
+	if p.BootListen != Off {
+		v.hostPort("pxe.boot_listen", p.BootListen, true)
+	}
 	v.hostPort("pxe.tftp_listen", p.TFTPListen, true)
+	v.that(p.TFTPPerClient >= 1 && p.TFTPPerClient <= 1000, "pxe.tftp_per_client", p.TFTPPerClient, "1 to 1000")
 	v.hostPort("pxe.http_listen", p.HTTPListen, true)
+	v.pair("pxe.tls_cert", p.TLSCert, "pxe.tls_key", p.TLSKey)
+	for _, arch := range slices.Sorted(maps.Keys(p.Stages)) {
+		v.that(slices.Contains(architectures, arch), "pxe.stages", arch, "by architecture: "+strings.Join(architectures, ", "))
+		v.that(p.Stages[arch] == "" || filepath.IsLocal(p.Stages[arch]), "pxe.stages", p.Stages[arch], "a file of pxe.boot_dir, as custom/ipxe.efi, or empty: that architecture boots nothing")
+	}
 	v.that(p.LeaseTime >= 2*time.Minute && p.LeaseTime <= 720*time.Hour, "pxe.lease_time", p.LeaseTime, "2m to 720h")
+	v.that(p.BootLeaseTime >= 30*time.Second && p.BootLeaseTime <= max(p.LeaseTime, 30*time.Second), "pxe.boot_lease_time", p.BootLeaseTime, fmt.Sprintf("30s to %s, which is pxe.lease_time", p.LeaseTime))
+	v.that(p.OfferHold >= 5*time.Second && p.OfferHold <= 10*time.Minute, "pxe.offer_hold", p.OfferHold, "5s to 10m")
+	v.that(p.Quarantine >= time.Minute && p.Quarantine <= 720*time.Hour, "pxe.quarantine", p.Quarantine, "1m to 720h")
 	for i, s := range p.Subnets {
 		s.validate(v, fmt.Sprintf("pxe.subnets[%d].", i))
 	}
@@ -132,21 +148,31 @@ func (s Subnet) validate(v *checks, at string) {
 		a, err := netip.ParseAddr(strings.TrimSpace(text))
 		return a, err == nil && network.Contains(a)
 	}
-	if s.Range != "" {
-		first, last, _ := strings.Cut(s.Range, "-")
+	for _, part := range strings.Split(s.Range, ",") {
+		first, last, _ := strings.Cut(part, "-")
 		a, ok1 := inside(first)
 		b, ok2 := inside(last)
-		v.that(ok1 && ok2 && a.Compare(b) <= 0, at+"range", s.Range, "first-last, both inside "+s.CIDR)
+		v.that(s.Range == "" || ok1 && ok2 && a.Compare(b) <= 0, at+"range", s.Range, "first-last, both inside "+s.CIDR+"; several with commas")
 	}
 	if s.Router != "" {
 		_, ok := inside(s.Router)
 		v.that(ok, at+"router", s.Router, "an address inside "+s.CIDR)
 	}
-	for _, d := range s.DNS {
-		a, err := netip.ParseAddr(d)
-		v.that(err == nil && a.Is4(), at+"dns", d, "an IPv4 address")
+	for _, list := range []struct {
+		field string
+		all   []string
+	}{{"relays", s.Relays}, {"dns", s.DNS}, {"ntp", s.NTP}} {
+		for _, d := range list.all {
+			a, err := netip.ParseAddr(d)
+			v.that(err == nil && a.Is4(), at+list.field, d, "an IPv4 address")
+		}
 	}
+	// 576 is the least that every IPv4 host takes (RFC 791), 65535 the most that an IPv4 packet is.
+	v.that(s.MTU == 0 || s.MTU >= 576 && s.MTU <= 65535, at+"mtu", s.MTU, "576 to 65535")
 }
+
+// architectures are those of pxe.stages.
+var architectures = []string{"bios", "ia32", "x64", "arm32", "arm64"}
 
 // checks gathers what is wrong.
 type checks struct{ errs []error }

@@ -7,6 +7,7 @@ import (
 	"fmt"
 	"io/fs"
 	"net/url"
+	"os"
 	"strings"
 	"time"
 
@@ -87,6 +88,9 @@ func openStore(ctx context.Context, file string, sync Sync) (*store, error) {
 			"busy_timeout": "10000",
 		},
 	}}
+	if err := private(file); err != nil {
+		return nil, fmt.Errorf("embedded temporal: %w", err)
+	}
 	if err := prepare(ctx, file, s.dsn()); err != nil {
 		var known *SchemaError
 		if errors.As(err, &known) {
@@ -95,6 +99,18 @@ func openStore(ctx context.Context, file string, sync Sync) (*store, error) {
 		return nil, fmt.Errorf("embedded temporal: %s: %w", file, err)
 	}
 	return s, nil
+}
+
+// private creates the file, where there is none, for its owner alone; SQLite gives what stands beside it the same mode.
+func private(file string) error {
+	f, err := os.OpenFile(file, os.O_WRONLY|os.O_CREATE|os.O_EXCL, 0o600)
+	if errors.Is(err, fs.ErrExist) {
+		return nil
+	}
+	if err != nil {
+		return err
+	}
+	return f.Close()
 }
 
 // dsn is the connection string for our own, short, use of the file before the server has it.
