@@ -73,8 +73,8 @@ func beating[T any](ctx context.Context, f func(context.Context) (T, error)) (T,
 	return v, wrap(err)
 }
 
-// Endpoint is where a server's BMC is and how to get in.
-func (a *Activities) Endpoint(v schema.Server) Endpoint {
+// endpoint is where a server's BMC is and how to get in.
+func (a *Activities) endpoint(v schema.Server) Endpoint {
 	return Endpoint{Address: v.BMCAddress, Protocol: Protocol(v.BMCProtocol), Credential: a.Credential(v.ID)}
 }
 
@@ -84,7 +84,7 @@ func (a *Activities) controller(ctx context.Context, server string) (Controller,
 	if err != nil {
 		return nil, v, err
 	}
-	c, err := a.Pool.Controller(a.Endpoint(v))
+	c, err := a.Pool.Controller(a.endpoint(v))
 	return c, v, err
 }
 
