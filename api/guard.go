@@ -59,7 +59,11 @@ func (s *Server) guarded(c *gin.Context, who auth.Who) {
 			s.fail(c, err)
 			break
 		}
-		c.Next()
+		if mutates {
+			s.once(c)
+		} else {
+			c.Next()
+		}
 	}
 	if mutates {
 		s.audit.add(schema.Event{Kind: schema.EventAudit, Subject: id.Token, Tenant: id.Tenant, By: id.Name}, auditData{

@@ -141,7 +141,7 @@ func (s *Server) OnboardServer(c *gin.Context, id contract.TheServer) {
 		return
 	}
 	s.act(c, id, http.StatusAccepted, func(ctx context.Context, v schema.Server) error {
-		// Asked here too, so that the refusal is at once; the process asks again at the moment it acts.
+		// Asked here too, so that the refusal is at once; the record asks again in the transaction that begins.
 		if v.Phase == schema.PhaseOnboarding {
 			return schema.Conflict("server "+v.Name+" is onboarding already", "watch it; where it has stopped, retry or skip the step, or abort")
 		}

@@ -23,12 +23,7 @@ type processes struct {
 // StartOnboarding begins the attempt in the record, which refuses at once what may not be wiped; the event that tells of
 // it starts the process.
 func (p processes) StartOnboarding(ctx context.Context, v schema.Server, by string, o api.OnboardOptions) error {
-	if o.Profile != "" && o.Profile != v.Profile {
-		if err := p.store.SetProfile(ctx, v.ID, o.Profile, by); err != nil {
-			return err
-		}
-	}
-	_, err := p.store.BeginOnboarding(ctx, v.ID, by)
+	_, err := p.store.BeginOnboardingWith(ctx, v.ID, o.Profile, by)
 	return err
 }
 

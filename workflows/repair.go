@@ -47,6 +47,8 @@ type repairing struct {
 	plan  health.Plan
 	state schema.RepairState // as this process knows it; the record's is what counts
 	over  bool
+	// said is set while a technician's word is being recorded: of several at once one is taken.
+	said bool
 }
 
 func (r *repairing) run(ctx workflow.Context) error {
@@ -275,6 +277,8 @@ func (r *repairing) listen(ctx workflow.Context) error {
 	waiting := workflow.UpdateHandlerOptions{Validator: func(workflow.Context, Done) error { return r.waiting("done") }}
 	err := workflow.SetUpdateHandlerWithOptions(ctx, UpdateDone, func(ctx workflow.Context, v Done) error {
 		ctx = once(ctx)
+		r.said = true
+		defer func() { r.said = false }()
 		in := health.DoneInput{Repair: r.plan.Repair, OldSerial: v.OldSerial, NewSerial: v.NewSerial, Note: v.Note, By: v.By}
 		if err := workflow.ExecuteLocalActivity(ctx, record.RepairDone, in).Get(ctx, nil); err != nil {
 			return refuse(err)
@@ -287,6 +291,8 @@ func (r *repairing) listen(ctx workflow.Context) error {
 	}
 	return workflow.SetUpdateHandlerWithOptions(ctx, UpdateCouldNotFix, func(ctx workflow.Context, v CouldNotFix) error {
 		ctx = once(ctx)
+		r.said = true
+		defer func() { r.said = false }()
 		in := health.DoneInput{Repair: r.plan.Repair, Note: v.Note, By: v.By}
 		return refuse(workflow.ExecuteLocalActivity(ctx, record.RepairCouldNotFix, in).Get(ctx, nil))
 	}, workflow.UpdateHandlerOptions{Validator: func(workflow.Context, CouldNotFix) error { return r.waiting("could-not-fix") }})
@@ -301,6 +307,8 @@ func once(ctx workflow.Context) workflow.Context {
 // waiting refuses a technician's word that comes early, twice or late.
 func (r *repairing) waiting(verb string) error {
 	switch {
+	case r.said:
+		return refuse(schema.Conflict("another word on this repair is being taken at this moment", "see what has become of the repair"))
 	case r.state == schema.RepairWaiting && !r.over:
 		return nil
 	case r.state == "" || r.state == schema.RepairDraining:

@@ -1,6 +1,7 @@
 package workflows_test
 
 import (
+	"cmp"
 	"context"
 	"crypto/ed25519"
 	"crypto/rand"
@@ -26,6 +27,7 @@ import (
 	"gpupool/activities/install"
 	"gpupool/activities/install/bootstore"
 	"gpupool/activities/node"
+	"gpupool/activities/temporalerr"
 	lab "gpupool/deploy/lab/bmc"
 	"gpupool/pxe/boot"
 	"gpupool/schema"
@@ -443,6 +445,39 @@ func (e *env) say(d time.Duration, name string, arg any) *verb {
 		}, arg)
 	}, d)
 	return v
+}
+
+// sayAtOnce sends the same update n times in one moment.
+func (e *env) sayAtOnce(d time.Duration, n int, name string, arg any) []*verb {
+	verbs := make([]*verb, n)
+	for i := range verbs {
+		verbs[i] = &verb{}
+	}
+	e.RegisterDelayedCallback(func() {
+		for i, v := range verbs {
+			e.UpdateWorkflow(name, fmt.Sprintf("%s-%s-%d", name, d, i), &testsuite.TestUpdateCallback{
+				OnReject: func(err error) { v.rejected = err }, OnAccept: func() {}, OnComplete: func(_ any, err error) { v.done, v.err = true, err },
+			}, arg)
+		}
+	}, d)
+	return verbs
+}
+
+// oneTaken fails the test unless exactly one of the verbs was taken and the others were refused as conflicts.
+func oneTaken(t testing.TB, what string, verbs []*verb) {
+	t.Helper()
+	taken := 0
+	for _, v := range verbs {
+		switch {
+		case v.done && v.err == nil:
+			taken++
+		case !schema.Is(temporalerr.Unwrap(cmp.Or(v.rejected, v.err)), schema.CodeConflict):
+			t.Errorf("%s was answered %+v, want a conflict", what, v)
+		}
+	}
+	if taken != 1 {
+		t.Errorf("%s: %d of %d were taken, want one", what, taken, len(verbs))
+	}
 }
 
 // at runs f once d has passed.

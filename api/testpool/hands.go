@@ -33,8 +33,8 @@ func (p *Pool) spawn(f func(ctx context.Context) error) {
 }
 
 // StartOnboarding goes through the steps, quickly.
-func (p *Pool) StartOnboarding(ctx context.Context, s schema.Server, by string, _ api.OnboardOptions) error {
-	v, err := p.Store.BeginOnboarding(ctx, s.ID, by)
+func (p *Pool) StartOnboarding(ctx context.Context, s schema.Server, by string, o api.OnboardOptions) error {
+	v, err := p.Store.BeginOnboardingWith(ctx, s.ID, o.Profile, by)
 	if err != nil {
 		return err
 	}

@@ -11,13 +11,26 @@ import (
 
 // BeginOnboarding moves an enrolled server to onboarding and takes the next attempt.
 func (s *Store) BeginOnboarding(ctx context.Context, server string, by string) (schema.Server, error) {
-	return s.BeginAttempt(ctx, server, 0, by)
+	return s.begin(ctx, server, 0, "", by)
+}
+
+// BeginOnboardingWith is BeginOnboarding with another install profile than the server has; empty = its own. The two are
+// one change: of several that begin at once, the one that is taken has the profile that it asked for.
+func (s *Store) BeginOnboardingWith(ctx context.Context, server, profile, by string) (schema.Server, error) {
+	if profile != "" && !NamePattern.MatchString(profile) {
+		return schema.Server{}, schema.Invalid("profile", profile, "an install profile's name")
+	}
+	return s.begin(ctx, server, 0, profile, by)
 }
 
 // BeginAttempt is BeginOnboarding with the number that the attempt shall have, so that asking again after a lost
 // answer is asking once: the attempt that was begun is given again. Another number than the next is stale. 0 takes
 // the next, whatever it is.
 func (s *Store) BeginAttempt(ctx context.Context, server string, attempt int, by string) (schema.Server, error) {
+	return s.begin(ctx, server, attempt, "", by)
+}
+
+func (s *Store) begin(ctx context.Context, server string, attempt int, profile, by string) (schema.Server, error) {
 	var v schema.Server
 	err := s.Write(ctx, func(tx *Tx) error {
 		var err error
@@ -30,12 +43,18 @@ func (s *Store) BeginAttempt(ctx context.Context, server string, attempt int, by
 		if attempt > 0 && v.Attempt != attempt-1 {
 			return schema.Stale(fmt.Sprintf("server %s is at attempt %d: attempt %d can't begin", v.Name, v.Attempt, attempt))
 		}
+		if attempt == 0 && v.Phase == schema.PhaseOnboarding {
+			return schema.Conflict("server "+v.Name+" is onboarding already", "watch it; where it has stopped, retry or skip the step, or abort")
+		}
 		if err := tx.destructible(v); err != nil {
 			return err
 		}
 		v.Attempt++
 		v.Epoch++
 		v.Step = schema.StepVerifyBMC
+		if profile != "" {
+			v.Profile = profile
+		}
 		return tx.setPhase(&v, schema.PhaseOnboarding, by, fmt.Sprintf("attempt %d", v.Attempt))
 	})
 	return v, err
@@ -316,24 +335,6 @@ func (s *Store) Identified(ctx context.Context, server, uuid, manufacturer, prod
 		}
 		v.UUID, v.Manufacturer, v.Product = uuid, manufacturer, product
 		tx.Emit(schema.Event{Kind: schema.EventServerIdentified, Subject: v.ID, Server: v.ID}, map[string]any{"uuid": uuid, "manufacturer": manufacturer, "product": product})
-		return tx.saveServer(&v)
-	})
-}
-
-// SetProfile changes the install profile of a server that is not being installed.
-func (s *Store) SetProfile(ctx context.Context, server, profile, by string) error {
-	if !NamePattern.MatchString(profile) {
-		return schema.Invalid("profile", profile, "an install profile's name")
-	}
-	return s.Write(ctx, func(tx *Tx) error {
-		v, err := tx.server(server)
-		if err != nil {
-			return err
-		}
-		if v.Phase != schema.PhaseEnrolled {
-			return schema.Conflict(fmt.Sprintf("server %s is %s", v.Name, v.Phase), "its install profile is chosen while it is enrolled")
-		}
-		v.Profile = profile
 		return tx.saveServer(&v)
 	})
 }
