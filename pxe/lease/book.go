@@ -35,9 +35,10 @@ type Options struct {
 //
 // Lock order: mu is never held while the store or the network is asked.
 type Book struct {
-	store Store
-	o     Options
-	group group
+	store   Store
+	o       Options
+	commits group[schema.Lease, error]
+	finds   group[Key, []schema.Lease]
 
 	mu     sync.Mutex
 	offers map[macKey]offer
@@ -77,21 +78,66 @@ func NewBook(store Store, o Options) *Book {
 		offers: map[macKey]offer{}, held: map[netip.Addr]macKey{},
 		used: map[string]map[netip.Addr]struct{}{}, probed: map[netip.Addr]time.Time{}, last: map[macKey]exchange{},
 	}
-	b.group.store, b.group.now = store, o.Now
+	b.commits.call = func(ctx context.Context, batch []schema.Lease) ([]error, error) {
+		return store.Commit(ctx, o.Now(), batch)
+	}
+	b.finds.call = func(ctx context.Context, keys []Key) ([][]schema.Lease, error) {
+		rows, err := store.Find(ctx, keys)
+		answers := make([][]schema.Lease, len(keys))
+		for i := range answers {
+			answers[i] = rows // each finds its own in them
+		}
+		return answers, err
+	}
 	return b
 }
 
 // Of returns the row of a MAC in a subnet: its lease, or the address it last had. Only the store says so, never a
 // memory, since what hangs on it is a NAK.
 func (b *Book) Of(ctx context.Context, p Pool, mac string) (schema.Lease, bool, error) {
-	return b.store.ByMAC(ctx, p.Subnet, mac)
+	rows, err := b.finds.do(ctx, Key{Subnet: p.Subnet, MAC: mac})
+	if err != nil {
+		return schema.Lease{}, false, err
+	}
+	l, ok := ofMAC(rows, p.Subnet, mac)
+	return l, ok, nil
+}
+
+// commit makes one row durable, together with others'.
+func (b *Book) commit(ctx context.Context, l schema.Lease) error {
+	taken, err := b.commits.do(ctx, l)
+	return errors.Join(err, taken)
+}
+
+// ofMAC finds a MAC's row in a subnet.
+func ofMAC(rows []schema.Lease, subnet, mac string) (l schema.Lease, ok bool) {
+	for _, r := range rows {
+		if r.MAC == mac && r.Subnet == subnet && r.State != schema.LeaseDeclined && (!ok || r.BoundAt > l.BoundAt) {
+			l, ok = r, true
+		}
+	}
+	return l, ok
+}
+
+// atIP finds an address's row.
+func atIP(rows []schema.Lease, ip netip.Addr) (schema.Lease, bool) {
+	for _, r := range rows {
+		if r.IP == ip.String() {
+			return r, true
+		}
+	}
+	return schema.Lease{}, false
 }
 
 // At returns the live lease of an address: who may be believed to speak from it.
 func (b *Book) At(ctx context.Context, ip netip.Addr) (schema.Lease, bool, error) {
-	l, ok, err := b.store.ByIP(ctx, ip.String())
-	if err != nil || !ok || !Live(l, b.o.Now()) {
+	rows, err := b.finds.do(ctx, Key{IPs: []string{ip.String()}})
+	if err != nil {
 		return schema.Lease{}, false, err
+	}
+	l, ok := atIP(rows, ip)
+	if !ok || !Live(l, b.o.Now()) {
+		return schema.Lease{}, false, nil
 	}
 	return l, true, nil
 }
@@ -149,53 +195,54 @@ const probesPerOffer = 3
 // what it asks for, else a free one. wanted is the zero Addr where it asks for none.
 func (b *Book) Offer(ctx context.Context, p Pool, mac string, wanted netip.Addr) (netip.Addr, error) {
 	k := macKey{p.Subnet, mac}
-	if ip, ok := b.Offered(p, mac); ok && p.Contains(ip) {
-		// Offers are this process's own; another one may have given the address away since.
-		if free, err := b.free(ctx, ip, mac); err != nil {
-			return netip.Addr{}, err
-		} else if free && b.hold(k, ip) {
-			return ip, nil
+	// Whatever may be offered is asked for at once.
+	ask := Key{Subnet: p.Subnet, MAC: mac}
+	offered, again := b.Offered(p, mac)
+	guess, _, _ := b.next(p, k, 0)
+	for _, ip := range []netip.Addr{offered, wanted, guess} {
+		if ip.IsValid() {
+			ask.IPs = append(ask.IPs, ip.String())
 		}
 	}
-	row, ok, err := b.store.ByMAC(ctx, p.Subnet, mac)
+	rows, err := b.finds.do(ctx, ask)
 	if err != nil {
 		return netip.Addr{}, err
 	}
+	// Offers are this process's own; another one may have given the address away since.
+	if again && p.Contains(offered) && b.freeIn(rows, offered, mac) && b.hold(k, offered) {
+		return offered, nil
+	}
 	probes := probesPerOffer
-	if ok {
+	if row, ok := ofMAC(rows, p.Subnet, mac); ok {
 		ip, _ := netip.ParseAddr(row.IP)
 		// The machine's own live lease isn't probed: it would find the machine itself.
 		if p.Contains(ip) && b.hold(k, ip) && (Live(row, b.o.Now()) || b.clear(ctx, p, k, ip, &probes)) {
 			return ip, nil
 		}
 	}
-	if wanted.IsValid() && p.Contains(wanted) {
-		if free, err := b.free(ctx, wanted, mac); err != nil {
-			return netip.Addr{}, err
-		} else if free && b.hold(k, wanted) && b.clear(ctx, p, k, wanted, &probes) {
-			return wanted, nil
-		}
+	if wanted.IsValid() && p.Contains(wanted) && b.freeIn(rows, wanted, mac) && b.hold(k, wanted) && b.clear(ctx, p, k, wanted, &probes) {
+		return wanted, nil
 	}
-	return b.search(ctx, p, k, &probes)
+	return b.search(ctx, p, k, &probes, func(ctx context.Context, ip netip.Addr) (bool, error) {
+		if ip == guess {
+			return b.freeIn(rows, ip, mac), nil
+		}
+		return b.free(ctx, ip, mac)
+	})
 }
 
 // search walks the pool from the MAC's home: first for an address that nobody ever had, then for the one that ran
 // out longest ago, so that a machine that was off for long most likely finds its address again.
-func (b *Book) search(ctx context.Context, p Pool, k macKey, probes *int) (netip.Addr, error) {
+func (b *Book) search(ctx context.Context, p Pool, k macKey, probes *int, isFree func(context.Context, netip.Addr) (bool, error)) (netip.Addr, error) {
 	size := p.size()
 	if size == 0 {
 		return netip.Addr{}, fmt.Errorf("%w in %s: it has no range", ErrExhausted, p.Subnet)
 	}
 	take := func(ip netip.Addr) bool { return b.hold(k, ip) && b.clear(ctx, p, k, ip, probes) }
-	home := p.home(k.mac)
 	rows, err := b.load(ctx, p, false)
 	for pass := 0; err == nil && pass < 2; pass++ {
-		for i := uint64(0); i < size; i++ {
-			ip := p.at((home + i) % size)
-			if !p.usable(ip) || b.hinted(p, ip) {
-				continue
-			}
-			free, err := b.free(ctx, ip, k.mac)
+		for ip, i, ok := b.next(p, k, 0); ok; ip, i, ok = b.next(p, k, i+1) {
+			free, err := isFree(ctx, ip)
 			if err != nil {
 				return netip.Addr{}, err
 			}
@@ -250,7 +297,7 @@ func (b *Book) clear(ctx context.Context, p Pool, k macKey, ip netip.Addr, probe
 	b.o.Conflict(ip, k.mac)
 	now := b.o.Now()
 	// No MAC: it is not this machine's fault, nor is it known whose.
-	_ = b.group.commit(ctx, schema.Lease{IP: ip.String(), Subnet: p.Subnet, State: schema.LeaseDeclined, BoundAt: schema.At(now), ExpiresAt: schema.At(now.Add(b.o.Quarantine))})
+	_ = b.commit(ctx, schema.Lease{IP: ip.String(), Subnet: p.Subnet, State: schema.LeaseDeclined, BoundAt: schema.At(now), ExpiresAt: schema.At(now.Add(b.o.Quarantine))})
 	b.hint(p, ip)
 	return false
 }
@@ -259,11 +306,17 @@ const probeCache = 45 * time.Second
 
 // free asks the store whether mac could have ip now.
 func (b *Book) free(ctx context.Context, ip netip.Addr, mac string) (bool, error) {
-	row, ok, err := b.store.ByIP(ctx, ip.String())
+	rows, err := b.finds.do(ctx, Key{IPs: []string{ip.String()}})
 	if err != nil {
 		return false, err
 	}
-	return !ok || !Blocks(row, schema.Lease{MAC: mac}, b.o.Now()), nil
+	return b.freeIn(rows, ip, mac), nil
+}
+
+// freeIn is free, by rows in which the address's own is, if it has one.
+func (b *Book) freeIn(rows []schema.Lease, ip netip.Addr, mac string) bool {
+	row, ok := atIP(rows, ip)
+	return !ok || !Blocks(row, schema.Lease{MAC: mac}, b.o.Now())
 }
 
 // Free reports whether mac could be given ip now: nobody's lease, quarantine or offer stands in the way.
@@ -310,7 +363,7 @@ func (b *Book) Bind(ctx context.Context, p Pool, c Claim) (schema.Lease, error) 
 		}
 	}
 	b.mu.Unlock()
-	if err := b.group.commit(ctx, l); err != nil {
+	if err := b.commit(ctx, l); err != nil {
 		if errors.Is(err, ErrTaken) {
 			b.Forget(p, c.MAC)
 			b.hint(p, c.IP)
@@ -328,7 +381,7 @@ func (b *Book) Bind(ctx context.Context, p Pool, c Claim) (schema.Lease, error) 
 // Release ends a machine's own lease. The row stays, so that it finds the same address again.
 func (b *Book) Release(ctx context.Context, l schema.Lease) error {
 	l.State, l.ExpiresAt = schema.LeaseReleased, schema.At(b.o.Now())
-	return b.group.commit(ctx, l)
+	return b.commit(ctx, l)
 }
 
 // Decline quarantines an address that its client found in use.
@@ -336,7 +389,7 @@ func (b *Book) Decline(ctx context.Context, p Pool, mac string, ip netip.Addr) e
 	b.Forget(p, mac)
 	now := b.o.Now()
 	b.hint(p, ip)
-	return b.group.commit(ctx, schema.Lease{
+	return b.commit(ctx, schema.Lease{
 		IP: ip.String(), Subnet: p.Subnet, MAC: mac, State: schema.LeaseDeclined, BoundAt: schema.At(now), ExpiresAt: schema.At(now.Add(b.o.Quarantine)),
 	})
 }

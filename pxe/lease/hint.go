@@ -33,11 +33,28 @@ func (b *Book) load(ctx context.Context, p Pool, anew bool) ([]schema.Lease, err
 	return rows, nil
 }
 
-func (b *Book) hinted(p Pool, ip netip.Addr) bool {
+// next walks the pool from k's home, from the i-th step on, to an address that can be given out and that, as far as is
+// known here, nobody has or is offered. It returns the step it is at; ok is false where there is none.
+func (b *Book) next(p Pool, k macKey, i uint64) (ip netip.Addr, at uint64, ok bool) {
+	size := p.size()
+	if size == 0 {
+		return netip.Addr{}, 0, false
+	}
+	home, now := p.home(k.mac), b.o.Now()
 	b.mu.Lock()
 	defer b.mu.Unlock()
-	_, ok := b.used[p.Subnet][ip]
-	return ok
+	used := b.used[p.Subnet]
+	for ; i < size; i++ {
+		ip := p.at((home + i) % size)
+		if _, ok := used[ip]; ok || !p.usable(ip) {
+			continue
+		}
+		if other, ok := b.held[ip]; ok && other != k && now.Before(b.offers[other].until) {
+			continue
+		}
+		return ip, i, true
+	}
+	return netip.Addr{}, 0, false
 }
 
 func (b *Book) hint(p Pool, ip netip.Addr) {

@@ -22,10 +22,8 @@ var ErrTaken = errors.New("address is held by another machine")
 
 // Store keeps leases. It is safe for concurrent use by several processes.
 type Store interface {
-	// ByMAC returns the row of that MAC in that subnet, bound, released or run out; never a declined one.
-	ByMAC(ctx context.Context, subnet, mac string) (l schema.Lease, found bool, err error)
-	// ByIP returns the row of that address in whatever state.
-	ByIP(ctx context.Context, ip string) (l schema.Lease, found bool, err error)
+	// Find returns every row that a key asks for, in no order; it may return others of the same MACs too.
+	Find(ctx context.Context, keys []Key) ([]schema.Lease, error)
 	// Commit makes a batch durable before it returns; now is each lease's own BoundAt or, for the end of one, its
 	// ExpiresAt. For each lease, in order: where the address has a row that has not run out at now and is of
 	// another MAC, or is declined, that lease's error is ErrTaken and nothing of it is written; otherwise the row
@@ -34,6 +32,12 @@ type Store interface {
 	Commit(ctx context.Context, now time.Time, batch []schema.Lease) (errs []error, err error)
 	// List returns every row of a subnet.
 	List(ctx context.Context, subnet string) ([]schema.Lease, error)
+}
+
+// Key asks for rows: those of a MAC in a subnet, and those of addresses. An empty MAC asks for none.
+type Key struct {
+	Subnet, MAC string
+	IPs         []string
 }
 
 // Blocks reports whether row stands in the way of l at now: the rule that Commit enforces. Both stores here use it,

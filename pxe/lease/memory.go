@@ -23,23 +23,22 @@ func NewMemory() *Memory {
 	return &Memory{byIP: map[string]schema.Lease{}, byMAC: map[macKey]string{}}
 }
 
-// ByMAC implements Store.
-func (m *Memory) ByMAC(_ context.Context, subnet, mac string) (schema.Lease, bool, error) {
+// Find implements Store.
+func (m *Memory) Find(_ context.Context, keys []Key) ([]schema.Lease, error) {
 	m.mu.RLock()
 	defer m.mu.RUnlock()
-	ip, ok := m.byMAC[macKey{subnet, mac}]
-	if !ok {
-		return schema.Lease{}, false, nil
+	var all []schema.Lease
+	for _, k := range keys {
+		if ip, ok := m.byMAC[macKey{k.Subnet, k.MAC}]; ok {
+			all = append(all, m.byIP[ip])
+		}
+		for _, ip := range k.IPs {
+			if l, ok := m.byIP[ip]; ok {
+				all = append(all, l)
+			}
+		}
 	}
-	return m.byIP[ip], true, nil
-}
-
-// ByIP implements Store.
-func (m *Memory) ByIP(_ context.Context, ip string) (schema.Lease, bool, error) {
-	m.mu.RLock()
-	defer m.mu.RUnlock()
-	l, ok := m.byIP[ip]
-	return l, ok, nil
+	return all, nil
 }
 
 // Commit implements Store.

@@ -14,14 +14,16 @@ type Leases struct{ *store.Store }
 
 var _ lease.Store = Leases{}
 
-// ByMAC implements lease.Store.
-func (s Leases) ByMAC(ctx context.Context, subnet, mac string) (schema.Lease, bool, error) {
-	return s.LeaseByMAC(ctx, subnet, mac)
-}
-
-// ByIP implements lease.Store.
-func (s Leases) ByIP(ctx context.Context, ip string) (schema.Lease, bool, error) {
-	return s.LeaseByIP(ctx, ip)
+// Find implements lease.Store.
+func (s Leases) Find(ctx context.Context, keys []lease.Key) ([]schema.Lease, error) {
+	var macs, ips []string
+	for _, k := range keys {
+		if k.MAC != "" {
+			macs = append(macs, k.MAC)
+		}
+		ips = append(ips, k.IPs...)
+	}
+	return s.FindLeases(ctx, macs, ips)
 }
 
 // List implements lease.Store.

@@ -3,26 +3,49 @@ package store
 import (
 	"context"
 	"fmt"
+	"slices"
+	"strings"
 	"time"
 
 	"gpupool/schema"
 )
 
-// LeaseByMAC is the row of a MAC in a subnet, bound, released or run out; never a declined one.
-func (s *Store) LeaseByMAC(ctx context.Context, subnet, mac string) (schema.Lease, bool, error) {
-	return s.lease(ctx, "subnet = ? AND mac = ? AND state <> ?", subnet, mac, schema.LeaseDeclined)
+// FindLeases is every row of the MACs, in whatever subnet, and of the addresses, in whatever state; each row once.
+func (s *Store) FindLeases(ctx context.Context, macs, ips []string) ([]schema.Lease, error) {
+	var out []schema.Lease
+	var parts []string
+	var args []any
+	for _, by := range []struct {
+		column string
+		values []string
+	}{{"mac", padded(macs)}, {"ip", padded(ips)}} {
+		if len(by.values) == 0 {
+			continue
+		}
+		parts = append(parts, by.column+" IN ("+marks(len(by.values))+")")
+		for _, v := range by.values {
+			args = append(args, v)
+		}
+	}
+	if len(parts) == 0 {
+		return nil, nil
+	}
+	return out, s.read(ctx).Raw("SELECT * FROM leases WHERE "+strings.Join(parts, " OR "), args...).Scan(&out).Error
 }
 
-// LeaseByIP is the row of an address in whatever state.
-func (s *Store) LeaseByIP(ctx context.Context, ip string) (schema.Lease, bool, error) {
-	return s.lease(ctx, "ip = ?", ip)
+// padded repeats the last value up to the next power of four, so that lists of all lengths make few statements.
+func padded(values []string) []string {
+	if len(values) == 0 {
+		return nil
+	}
+	n := 1
+	for n < len(values) {
+		n *= 4
+	}
+	return append(slices.Clone(values), slices.Repeat(values[len(values)-1:], n-len(values))...)
 }
 
-func (s *Store) lease(ctx context.Context, where string, args ...any) (schema.Lease, bool, error) {
-	var l schema.Lease
-	err := s.read(ctx).Raw("SELECT * FROM leases WHERE "+where+" ORDER BY bound_at DESC LIMIT 1", args...).Scan(&l).Error
-	return l, l.IP != "", err
-}
+func marks(n int) string { return strings.TrimSuffix(strings.Repeat("?,", n), ",") }
 
 // Leases is every row of a subnet.
 func (s *Store) Leases(ctx context.Context, subnet string) ([]schema.Lease, error) {
@@ -36,30 +59,96 @@ func (s *Store) Leases(ctx context.Context, subnet string) ([]schema.Lease, erro
 //
 // The condition stands in the statement itself, so that two servers on one database can't both win an address.
 func (s *Store) CommitLeases(ctx context.Context, now time.Time, batch []schema.Lease) (taken []bool, err error) {
+	for _, l := range batch {
+		if l.IP == "" || l.Subnet == "" || l.MAC == "" && l.State != schema.LeaseDeclined {
+			return nil, schema.Invalid("lease", fmt.Sprintf("%+v", l), "an address, a MAC and a subnet")
+		}
+	}
 	at := schema.At(now)
 	err = s.Write(ctx, func(tx *Tx) error {
-		taken = make([]bool, len(batch))
-		for i, l := range batch {
-			if l.IP == "" || l.Subnet == "" || l.MAC == "" && l.State != schema.LeaseDeclined {
-				return schema.Invalid("lease", fmt.Sprintf("%+v", l), "an address, a MAC and a subnet")
-			}
-			n, err := tx.exec(`INSERT INTO leases (ip, subnet, mac, client_id, server, state, offered_at, bound_at, expires_at) VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?)
-				ON CONFLICT (ip) DO UPDATE SET subnet = excluded.subnet, mac = excluded.mac, client_id = excluded.client_id, server = excluded.server, state = excluded.state,
-					offered_at = excluded.offered_at, bound_at = excluded.bound_at, expires_at = excluded.expires_at
-				WHERE leases.expires_at <= ? OR (leases.state <> ? AND leases.mac = excluded.mac)`,
-				l.IP, l.Subnet, l.MAC, l.ClientID, l.Server, l.State, l.OfferedAt, l.BoundAt, l.ExpiresAt, at, schema.LeaseDeclined)
+		taken = make([]bool, 0, len(batch))
+		for part := range leaseParts(batch) {
+			t, err := tx.putLeases(at, part)
 			if err != nil {
 				return err
 			}
-			taken[i] = n == 0
-			if n == 0 || l.State == schema.LeaseDeclined {
-				continue
-			}
-			if _, err := tx.exec("DELETE FROM leases WHERE subnet = ? AND mac = ? AND ip <> ? AND state <> ?", l.Subnet, l.MAC, l.IP, schema.LeaseDeclined); err != nil {
-				return err
-			}
+			taken = append(taken, t...)
 		}
 		return nil
 	})
 	return taken, err
+}
+
+// leaseParts cuts a batch, in its order, into parts that one statement can write: of one subnet, with no address and no
+// MAC twice, and of few different sizes, so that there are few statements.
+func leaseParts(batch []schema.Lease) func(yield func([]schema.Lease) bool) {
+	return func(yield func([]schema.Lease) bool) {
+		for len(batch) > 0 {
+			n, seen := 0, map[string]bool{}
+			for _, l := range batch {
+				if l.Subnet != batch[0].Subnet || seen[l.IP] || seen[l.MAC] {
+					break
+				}
+				seen[l.IP], seen[l.MAC] = true, true
+				n++
+			}
+			size := 64
+			for size > n {
+				size /= 4
+			}
+			if !yield(batch[:size]) {
+				return
+			}
+			batch = batch[size:]
+		}
+	}
+}
+
+// putLeases writes a part. All of it at once, and where one of it is refused then one after the other: what an earlier
+// one gives up is there for a later one to have.
+func (tx *Tx) putLeases(at schema.Instant, part []schema.Lease) (taken []bool, err error) {
+	args := make([]any, 0, 9*len(part)+2)
+	for _, l := range part {
+		args = append(args, l.IP, l.Subnet, l.MAC, l.ClientID, l.Server, l.State, l.OfferedAt, l.BoundAt, l.ExpiresAt)
+	}
+	n, err := tx.exec(`INSERT INTO leases (ip, subnet, mac, client_id, server, state, offered_at, bound_at, expires_at) VALUES `+strings.TrimSuffix(strings.Repeat("(?,?,?,?,?,?,?,?,?),", len(part)), ",")+`
+		ON CONFLICT (ip) DO UPDATE SET subnet = excluded.subnet, mac = excluded.mac, client_id = excluded.client_id, server = excluded.server, state = excluded.state,
+			offered_at = excluded.offered_at, bound_at = excluded.bound_at, expires_at = excluded.expires_at
+		WHERE leases.expires_at <= ? OR (leases.state <> ? AND leases.mac = excluded.mac)`, append(args, at, schema.LeaseDeclined)...)
+	switch {
+	case err != nil:
+		return nil, err
+	case n == int64(len(part)):
+		return make([]bool, len(part)), tx.dropOthers(part)
+	case len(part) == 1:
+		return []bool{true}, nil
+	}
+	for _, l := range part {
+		t, err := tx.putLeases(at, []schema.Lease{l})
+		if err != nil {
+			return nil, err
+		}
+		taken = append(taken, t...)
+	}
+	return taken, nil
+}
+
+// dropOthers deletes what else the MACs of a part have in its subnet.
+func (tx *Tx) dropOthers(part []schema.Lease) error {
+	var macs, ips []string
+	for _, l := range part {
+		if l.State != schema.LeaseDeclined {
+			macs, ips = append(macs, l.MAC), append(ips, l.IP)
+		}
+	}
+	if len(macs) == 0 {
+		return nil
+	}
+	macs, ips = padded(macs), padded(ips)
+	args := []any{part[0].Subnet, schema.LeaseDeclined}
+	for _, v := range append(macs, ips...) {
+		args = append(args, v)
+	}
+	_, err := tx.exec("DELETE FROM leases WHERE subnet = ? AND state <> ? AND mac IN ("+marks(len(macs))+") AND ip NOT IN ("+marks(len(ips))+")", args...)
+	return err
 }

@@ -117,14 +117,16 @@ func (s *Store) Record(ctx context.Context, at []time.Time, evidence []schema.Bo
 // Leases is lease.Store in the record.
 type Leases struct{ DB *store.Store }
 
-// ByMAC implements lease.Store.
-func (l Leases) ByMAC(ctx context.Context, subnet, mac string) (schema.Lease, bool, error) {
-	return l.DB.LeaseByMAC(ctx, subnet, mac)
-}
-
-// ByIP implements lease.Store.
-func (l Leases) ByIP(ctx context.Context, ip string) (schema.Lease, bool, error) {
-	return l.DB.LeaseByIP(ctx, ip)
+// Find implements lease.Store.
+func (l Leases) Find(ctx context.Context, keys []lease.Key) ([]schema.Lease, error) {
+	var macs, ips []string
+	for _, k := range keys {
+		if k.MAC != "" {
+			macs = append(macs, k.MAC)
+		}
+		ips = append(ips, k.IPs...)
+	}
+	return l.DB.FindLeases(ctx, macs, ips)
 }
 
 // Commit implements lease.Store: it returns once the database has the batch.
