@@ -17,6 +17,16 @@ type account struct {
 	running    int
 	quotas     map[string]*quota // by model; "" = all
 	held       map[string]*held
+	groups     []*group // its lines in the queue, one a priority
+	share      share
+}
+
+// share is a fair share as it was worked out last.
+type share struct {
+	value float64
+	at    int64
+	pools int64 // version of the inventory
+	known bool
 }
 
 // quota is one row of the tree, in thousandths of an accelerator.
@@ -109,6 +119,9 @@ func (s *State) RemoveQuota(tenant, project, model string) {
 func (s *State) guard(model string, q *quota, sign int) {
 	if q != nil && q.guaranteed > 0 {
 		s.guarded[model] += sign
+		if s.guarded[model] == 0 {
+			delete(s.guarded, model)
+		}
 	}
 }
 
@@ -136,6 +149,7 @@ func (s *State) book(al *alloc, now int64, sign int64) {
 			}
 			h.past.turn(now, float64(amount), s.cfg.HalfLife)
 		}
+		a.share.known = false
 	}
 	if al.Array != "" {
 		s.array(al.Array).running += int(sign)
@@ -169,6 +183,7 @@ func (s *State) claim(j *job, model string, sign int64) {
 func (s *State) SetPastUsage(tenant, project, model string, used time.Duration, when time.Time) {
 	for _, a := range s.chain(tenant, project) {
 		a.of(model).past.charge(ns(when), used.Seconds()*float64(whole), s.cfg.HalfLife)
+		a.share.known = false
 	}
 	s.dirty = true
 }
@@ -211,6 +226,14 @@ func (d *decayed) charge(now int64, amount float64, halfLife time.Duration) {
 // shareOf is an account's dominant share: over the models, the largest part of what is installed, by decayed usage
 // over weight (DRF, Ghodsi et al., NSDI 2011, on decayed usage).
 func (s *State) shareOf(a *account, now int64) float64 {
+	if a.share.known && a.share.at == now && a.share.pools == s.version {
+		return a.share.value
+	}
+	a.share = share{s.measureShare(a, now), now, s.version, true}
+	return a.share.value
+}
+
+func (s *State) measureShare(a *account, now int64) float64 {
 	share := 0.0
 	for model, h := range a.held {
 		p := s.pools[model]
@@ -229,5 +252,6 @@ func (s *State) penalize(al *alloc, now int64, sign float64) {
 	}
 	for _, a := range s.chain(al.Tenant, al.Project) {
 		a.of(al.model).past.charge(now, sign*float64(al.milli)*s.cfg.EntryPenalty.Seconds(), s.cfg.HalfLife)
+		a.share.known = false
 	}
 }

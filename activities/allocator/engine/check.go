@@ -72,7 +72,7 @@ func (s *State) checkPools() []error {
 		for _, b := range p.bays {
 			n, ok := 0, 0
 			for _, dev := range b.accels {
-				if b.usable() && dev.ok {
+				if b.up && dev.ok {
 					ok++
 					if dev.used == 0 {
 						n++

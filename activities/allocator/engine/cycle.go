@@ -10,32 +10,19 @@ import (
 // cycleStats is scratch space and counts that live for one cycle, unless said otherwise.
 type cycleStats struct {
 	decisions int
-	hunts     int              // searches for victims
-	told      []Reservation    // since the last cycle
-	reserved  map[*family]int  // plans by family
-	first     map[*family]bool // the job at hand is its family's first to be blocked
-	blocked   map[*family]bool // a job of the family was blocked
-	tried     map[tryKey]bool  // requests that didn't fit
+	hunts     int           // searches for victims
+	told      []Reservation // since the last cycle
 	lines     map[*family]*line
 	dues      []*job // blocked though within their guarantee, in the order of their turns
 
 	// kept across cycles
+	probe   job
 	scratch []candidate
 	ready   []readyBay
-	most    map[mostKey]*mostPossible
 	running map[string]map[int]int // preemptible allocations by model and priority
 	seen    float64                // nodes of all jobs seen, for the task mix
 	touched []*job                 // jobs whose reason may not be the one last reported
 	special []*job                 // jobs with a reason of their own, as of the last cycle
-}
-
-// tryKey is what makes two requests equal to the search for places.
-type tryKey struct {
-	mostKey
-	nodes, priority int
-	required        bool
-	limit           time.Duration
-	tenant, project string // only where windows may differ by project
 }
 
 // Cycle decides, at the moment now, which waiting jobs start, who must end for whom, and why the others wait. Its
@@ -49,8 +36,6 @@ func (s *State) Cycle(now time.Time) Result {
 	st := &s.stats
 	st.decisions, st.hunts = 0, 0
 	if s.dirty {
-		st.reserved, st.first, st.blocked = map[*family]int{}, map[*family]bool{}, map[*family]bool{}
-		st.tried = map[tryKey]bool{}
 		s.walks++
 		st.dues = st.dues[:0]
 		s.keepPlans(&out)
@@ -106,8 +91,17 @@ type entry struct {
 	tenant  float64 // share
 	project float64
 	head    *job
-	shapes  []*shape // with jobs still to try, unordered: lines have few shapes
+	shapes  []front // with jobs still to try, a heap by their first jobs
 }
+
+// front is a shape and its first job.
+type front struct {
+	seq   int64
+	shape *shape
+	job   *job
+}
+
+func (f *front) before(o *front) bool { return f.seq < o.seq || f.seq == o.seq && before(f.job, o.job) }
 
 func (e *entry) compare(o *entry) int {
 	if c := cmp.Or(cmp.Compare(e.tenant, o.tenant), cmp.Compare(e.project, o.project)); c != 0 {
@@ -168,7 +162,7 @@ func (s *State) walkLevel(level int, due bool, out *Result) {
 			lines = popEntry(lines)
 			continue
 		}
-		e.head = sh.queue.first()
+		e.head = sh.first()
 		tenant, project := s.shares(e.group)
 		if e.tenant != tenant || e.project != project {
 			// Starts of this cycle have raised the share: take the place that belongs to it now.
@@ -181,9 +175,9 @@ func (s *State) walkLevel(level int, due bool, out *Result) {
 			continue
 		}
 		if due && !s.due(sh) || sh.blocked == s.cycle {
-			e.drop(sh)
+			e.drop()
 		} else if !s.advance(sh, out) {
-			e.drop(sh)
+			e.drop()
 			sh.blocked = s.cycle
 		}
 	}
@@ -213,7 +207,7 @@ func (s *State) walkHeads(level int, due bool, out *Result) {
 // olderWaits says whether a job of the same line and family was submitted before and waits for accelerators.
 func (s *State) olderWaits(j *job) bool {
 	return slices.ContainsFunc(j.shape.group.shapes, func(sh *shape) bool {
-		first := sh.queue.first()
+		first := sh.first()
 		return sh.spec.family == j.shape.spec.family && first != nil && before(first, j) && s.gate(sh).code == ""
 	})
 }
@@ -240,13 +234,17 @@ func (s *State) entries(level int) []*entry {
 			continue
 		}
 		e := &entry{group: g}
+		e.shapes = make([]front, 0, len(g.shapes))
 		for _, sh := range g.shapes {
-			if sh.queue.len() > 0 {
-				e.shapes = append(e.shapes, sh)
+			if j := sh.first(); j != nil {
+				e.shapes = append(e.shapes, front{j.Seq, sh, j})
 			}
 		}
+		for i := len(e.shapes)/2 - 1; i >= 0; i-- {
+			e.sift(i)
+		}
 		if sh := e.next(); sh != nil {
-			e.head = sh.queue.first()
+			e.head = sh.first()
 			e.tenant, e.project = s.shares(g)
 			list = append(list, e)
 		}
@@ -257,23 +255,47 @@ func (s *State) entries(level int) []*entry {
 	return list
 }
 
-// next is the shape whose first job was submitted first.
+// next is the shape whose first job was submitted first, nil when none is left.
 func (e *entry) next() *shape {
-	var best *shape
-	var head *job
-	for _, sh := range e.shapes {
-		if j := sh.queue.first(); j != nil && (head == nil || before(j, head)) {
-			best, head = sh, j
+	for len(e.shapes) > 0 {
+		top := &e.shapes[0]
+		switch j := top.shape.first(); j {
+		case nil:
+			e.drop()
+		case top.job:
+			return top.shape
+		default:
+			top.seq, top.job = j.Seq, j
+			e.sift(0)
 		}
 	}
-	return best
+	return nil
 }
 
-func (e *entry) drop(sh *shape) {
-	i := slices.Index(e.shapes, sh)
+// drop takes the next shape off.
+func (e *entry) drop() {
 	last := len(e.shapes) - 1
-	e.shapes[i] = e.shapes[last]
+	e.shapes[0] = e.shapes[last]
 	e.shapes = e.shapes[:last]
+	e.sift(0)
+}
+
+func (e *entry) sift(i int) {
+	list := e.shapes
+	for {
+		child := 2*i + 1
+		if child >= len(list) {
+			return
+		}
+		if child+1 < len(list) && list[child+1].before(&list[child]) {
+			child++
+		}
+		if !list[child].before(&list[i]) {
+			return
+		}
+		list[i], list[child] = list[child], list[i]
+		i = child
+	}
 }
 
 // topIsFirst says whether the heap's top, whose key may have grown, still comes first.
@@ -332,12 +354,12 @@ func (s *State) advance(sh *shape, out *Result) bool {
 		sh.verdict = v
 		return false
 	}
-	j := sh.queue.first()
+	j := sh.first()
 	if j.turn.walk == s.walks {
 		return s.fill(sh, j, out) // it had its turn already
 	}
 	fam := sh.spec.family
-	if s.cfg.NoBackfill && s.stats.blocked[fam] {
+	if s.cfg.NoBackfill && fam.in(s.walks).blocked {
 		return false
 	}
 	if bays := s.tryJob(j); bays != nil {
@@ -351,8 +373,8 @@ func (s *State) advance(sh *shape, out *Result) bool {
 // block deals with a job that has its turn and does not fit: victims, or a planned start.
 func (s *State) block(j *job, out *Result) {
 	fam := j.shape.spec.family
-	s.stats.first[fam] = !s.stats.blocked[fam]
-	s.stats.blocked[fam] = true
+	w := fam.in(s.walks)
+	w.first, w.blocked = !w.blocked, true
 	s.turns++
 	j.turn = turn{s.walks, s.turns}
 	if s.due(j.shape) {
@@ -381,6 +403,11 @@ func (s *State) fill(sh *shape, blocked *job, out *Result) bool {
 	}
 	if sh.brief == 0 || sh.brief >= shortest {
 		return false // all are as long
+	}
+	// If the briefest could not start, none can.
+	s.stats.probe = job{Job: blocked.Job, shape: sh, limit: sh.brief}
+	if s.tryJob(&s.stats.probe) == nil {
+		return false
 	}
 	var next *job
 	depth := 0
@@ -421,24 +448,24 @@ func (s *State) openPools(sh *shape) []*pool {
 	return open
 }
 
-// tryJob finds places for a job now, nil when there are none. What did not fit is not tried again in this cycle:
-// within one, room only shrinks.
+// tryJob finds places for a job now, nil when there are none. What did not fit is not tried again in this walk, nor
+// is what would run longer.
 func (s *State) tryJob(j *job) []*bay {
 	sh := j.shape
-	key := tryKey{
-		mostKey: mostKey{sh.spec, sh.same, sh.servers, sh.cluster, sh.site, sh.region},
-		nodes:   sh.nodes, priority: sh.priority, required: sh.required, limit: j.limit,
+	m := miss{priority: sh.priority, limit: j.limit}
+	if m.limit <= 0 {
+		m.limit = math.MaxInt64
 	}
 	if len(s.windows) > 0 {
-		key.tenant, key.project = sh.tenant, sh.project
+		m.account = sh.group.account
 	}
-	if j.plan == nil && s.stats.tried[key] {
+	if j.plan == nil && sh.req.hopeless(m, s.walks) {
 		return nil
 	}
 	a := s.askFor(j)
 	bays := s.findAny(&a)
 	if bays == nil && j.plan == nil {
-		s.stats.tried[key] = true
+		sh.req.missed = append(sh.req.missed, m)
 	}
 	return bays
 }
@@ -499,7 +526,7 @@ func (s *State) start(j *job, bays []*bay, out *Result) {
 	out.Starts = append(out.Starts, Start{
 		Job: j.ID, Attempt: j.Attempt, Tenant: j.Tenant, Project: j.Project, Spec: sh.spec.Name, Model: al.model,
 		Places: al.Places, TimeLimit: j.limit, Waited: time.Duration(max(s.now-ns(j.Submitted), 0)),
-		Backfilled: s.stats.blocked[sh.spec.family],
+		Backfilled: sh.spec.family.in(s.walks).blocked,
 	})
 	s.drop(j, "")
 	s.take(al)

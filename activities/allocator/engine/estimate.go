@@ -12,19 +12,20 @@ type learned struct {
 	misses  ring // (start - p50) of jobs that were given an estimate, in seconds, absolute
 	covered int  // of which started by their p90
 	judged  int
-	mid     float64 // median of ratios
-	fresh   bool    // mid is up to date
 }
 
-// ring keeps the last values seen.
+// ring keeps the last values seen, and their median once it was asked for.
 type ring struct {
 	values []float64
 	next   int
+	mid    float64
+	fresh  bool // mid is up to date
 }
 
 const ringSize = 512
 
 func (r *ring) put(v float64) {
+	r.fresh = false
 	if len(r.values) < ringSize {
 		r.values = append(r.values, v)
 		return
@@ -33,14 +34,17 @@ func (r *ring) put(v float64) {
 	r.next = (r.next + 1) % ringSize
 }
 
-// quantile of the values kept, def when there are too few to say.
-func (r *ring) quantile(q, def float64) float64 {
+// median of the values kept, def when there are too few to say.
+func (r *ring) median(def float64) float64 {
 	if len(r.values) < 8 {
 		return def
 	}
-	sorted := slices.Clone(r.values)
-	slices.Sort(sorted)
-	return sorted[min(int(q*float64(len(sorted))), len(sorted)-1)]
+	if !r.fresh {
+		sorted := slices.Clone(r.values)
+		slices.Sort(sorted)
+		r.mid, r.fresh = sorted[len(sorted)/2], true
+	}
+	return r.mid
 }
 
 func (s *State) learnFrom(al *alloc, when int64) {
@@ -48,7 +52,6 @@ func (s *State) learnFrom(al *alloc, when int64) {
 		return
 	}
 	s.learn.ratios.put(min(float64(when-ns(al.Started))/float64(al.TimeLimit), 1))
-	s.learn.fresh = false
 }
 
 // estimate is when a job is expected to start. A planned start rests on every limit running out, so it is the p90;
@@ -78,7 +81,7 @@ func (s *State) estimate(j *job, code Code) (*ETA, string) {
 		return nil, "too far back in the queue for a planned start"
 	}
 	start := max(j.plan.start, s.now)
-	ratio := s.learn.median()
+	ratio := s.learn.ratios.median(1)
 	p50 := start
 	if !j.plan.claim {
 		p50 = s.now + int64(float64(start-s.now)*ratio)
@@ -87,13 +90,6 @@ func (s *State) estimate(j *job, code Code) (*ETA, string) {
 		j.estimated, j.worst = p50, start
 	}
 	return &ETA{P50: at(p50), P90: at(start), Basis: s.learn.basis(j.plan.claim, ratio), At: at(s.now)}, ""
-}
-
-func (l *learned) median() float64 {
-	if !l.fresh {
-		l.mid, l.fresh = l.ratios.quantile(0.5, 1), true
-	}
-	return l.mid
 }
 
 func (l *learned) basis(claim bool, ratio float64) string {
@@ -105,7 +101,7 @@ func (l *learned) basis(claim bool, ratio float64) string {
 		return what + "; no estimate has come due yet"
 	}
 	return fmt.Sprintf("%s; of %d estimates, %.0f %% started by their p90, median error of p50 %s", what, l.judged,
-		100*float64(l.covered)/float64(l.judged), time.Duration(l.misses.quantile(0.5, 0)*1e9).Round(time.Second))
+		100*float64(l.covered)/float64(l.judged), time.Duration(l.misses.median(0)*1e9).Round(time.Second))
 }
 
 // measureEstimate compares a start with the first estimate that was given for it.

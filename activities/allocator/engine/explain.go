@@ -125,16 +125,20 @@ func (s *State) shortOf(a *ask) Also {
 	return Also{Fragmented, Detail{"free_total": free, "largest_block": largest, "needed_block": needed}}
 }
 
+// aheadInProject is how many jobs of its project are in line before a job.
 func (s *State) aheadInProject(j *job) int {
 	n := 0
 	for _, sh := range j.shape.group.shapes {
-		n += sh.queue.ahead(j)
+		if sh.lane == nil {
+			n += sh.queue.ahead(j).jobs
+		}
 	}
-	for key, g := range s.groups {
-		if key.tenant == j.Tenant && key.project == j.Project && key.priority > j.Priority {
-			for _, sh := range g.shapes {
-				n += sh.queue.len()
-			}
+	for _, l := range j.shape.group.lanes {
+		n += l.queue.ahead(j).jobs
+	}
+	for _, g := range j.shape.group.account.groups {
+		if g.priority > j.Priority {
+			n += g.jobs
 		}
 	}
 	return n

@@ -202,7 +202,7 @@ func (s *State) Fragmentation() float64 {
 	sum := 0.0
 	for _, p := range s.pools {
 		for _, b := range p.bays {
-			if b.usable() {
+			if b.up {
 				r := room{free: b.free, cpu: b.srv.cpuFree, mem: b.srv.memFree, parts: b.parts}
 				sum += s.fragments(&r, p)
 			}

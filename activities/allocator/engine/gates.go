@@ -71,14 +71,13 @@ func (s *State) amountGate(sh *shape, model string) verdict {
 // fixable is SPEC_UNAVAILABLE or NEVER_FITS: no wait will help.
 func (s *State) fixable(sh *shape) verdict {
 	sp := sh.spec
-	installed := 0
-	for _, p := range sp.pools {
-		installed += p.installed
-	}
-	if !sp.known || installed == 0 && sp.k > 0 || !sp.RetiredAt.IsZero() && ns(sp.RetiredAt) <= s.now {
+	if !sp.known || !sp.RetiredAt.IsZero() && ns(sp.RetiredAt) <= s.now {
 		return verdict{code: SpecUnavailable}
 	}
 	most := s.most(sh)
+	if most.installed == 0 && sp.k > 0 {
+		return verdict{code: SpecUnavailable}
+	}
 	ok := most.within >= sh.nodes
 	asked := sh.milli()
 	if ok {
@@ -96,6 +95,9 @@ func (s *State) fixable(sh *shape) verdict {
 func (s *State) quotaMost(sh *shape, model string) int64 {
 	most := far
 	for _, a := range sh.group.account.chain {
+		if len(a.quotas) == 0 {
+			continue
+		}
 		for _, m := range modelKeys(model) {
 			if q := a.quotas[m]; q != nil && q.limit != NoLimit {
 				most = min(most, q.limit)
@@ -112,7 +114,7 @@ func (s *State) jobLimit(sh *shape) verdict {
 		}
 	}
 	if sh.arr != nil {
-		if first := sh.queue.first(); first != nil && first.ArrayLimit > 0 && sh.arr.running >= first.ArrayLimit {
+		if first := sh.first(); first != nil && first.ArrayLimit > 0 && sh.arr.running >= first.ArrayLimit {
 			return verdict{code: JobLimit, used: int64(sh.arr.running), limit: int64(first.ArrayLimit)}
 		}
 	}
@@ -122,6 +124,9 @@ func (s *State) jobLimit(sh *shape) verdict {
 func (s *State) quotaGate(sh *shape, model string) verdict {
 	asked := sh.milli()
 	for _, a := range sh.group.account.chain {
+		if len(a.quotas) == 0 {
+			continue
+		}
 		for _, m := range modelKeys(model) {
 			q := a.quotas[m]
 			if q == nil || q.limit == NoLimit {
@@ -139,7 +144,7 @@ func (s *State) quotaGate(sh *shape, model string) verdict {
 
 // guaranteeGate keeps what can't be taken back inside what is guaranteed, where guarantees are in force.
 func (s *State) guaranteeGate(sh *shape, model string) verdict {
-	if sh.preemptible {
+	if sh.preemptible || len(s.guarded) == 0 {
 		return verdict{}
 	}
 	asked := sh.milli()
@@ -164,7 +169,7 @@ func (s *State) budgetGate(sh *shape, model string) verdict {
 	if len(s.budgets) == 0 {
 		return verdict{}
 	}
-	first := sh.queue.first()
+	first := sh.first()
 	if first == nil {
 		return verdict{}
 	}
@@ -189,35 +194,79 @@ func (s *State) commitment(j *job) time.Duration {
 
 // mostPossible is how many nodes of a request the inventory could hold if all of it were healthy and idle.
 type mostPossible struct {
-	version int64
-	server  int         // accelerators on one server
-	at      [levels]int // nodes within the best domain of each level
-	pool    int         // nodes
-	within  int         // nodes within the level asked for
+	version   int64
+	installed int         // accelerators of the models, wherever they are
+	server    int         // accelerators on one server
+	at        [levels]int // nodes within the best domain of each level
+	pool      int         // nodes
+	within    int         // nodes within the level asked for
 }
 
-type mostKey struct {
-	spec                  *spec
+// request is what a search for places is asked, whoever asks it: shapes that differ in who and when share one.
+type request struct {
+	requestKey
+	refs int
+	most *mostPossible
+	// missed is what did not fit in a walk: within one, room only shrinks.
+	missed []miss
+	walk   int64
+}
+
+type requestKey struct {
+	spec                  string
+	nodes                 int
 	same                  Level
+	required              bool
 	servers               string
 	cluster, site, region string
 }
 
-// most is memoized: it changes only with the inventory, and many shapes ask the same.
+// miss is that a job of a priority and account, with so much time or more, did not fit.
+type miss struct {
+	priority int
+	limit    time.Duration
+	account  *account // nil where no window tells accounts apart
+}
+
+// request is the shape's, counted.
+func (s *State) request(sh *shape) *request {
+	key := requestKey{sh.spec.Name, sh.nodes, sh.same, sh.required, sh.servers, sh.cluster, sh.site, sh.region}
+	r := s.requests[key]
+	if r == nil {
+		r = &request{requestKey: key}
+		s.requests[key] = r
+	}
+	r.refs++
+	return r
+}
+
+func (s *State) forgetRequest(r *request) {
+	if r.refs--; r.refs == 0 {
+		delete(s.requests, r.requestKey)
+	}
+}
+
+// hopeless says whether what did not fit in this walk leaves no hope for a job of this kind.
+func (r *request) hopeless(m miss, walk int64) bool {
+	if r.walk != walk {
+		r.walk, r.missed = walk, r.missed[:0]
+	}
+	return slices.ContainsFunc(r.missed, func(o miss) bool {
+		return o.priority == m.priority && o.account == m.account && o.limit <= m.limit
+	})
+}
+
+// most changes only with the inventory.
 func (s *State) most(sh *shape) *mostPossible {
-	key := mostKey{sh.spec, "", sh.servers, sh.cluster, sh.site, sh.region}
-	if sh.required && sh.nodes > 1 {
-		key.same = sh.same
+	r := sh.req
+	if r.most == nil || r.most.version != s.version {
+		same := AnyLevel
+		if sh.required && sh.nodes > 1 {
+			same = sh.same
+		}
+		r.most = s.measureMost(sh, same)
 	}
-	if m := s.stats.most[key]; m != nil && m.version == s.version {
-		return m
-	}
-	m := s.measureMost(sh, key.same)
-	if s.stats.most == nil || len(s.stats.most) > 4096 {
-		s.stats.most = map[mostKey]*mostPossible{}
-	}
-	s.stats.most[key] = m
-	return m
+	return r.most
 }
 
 func (s *State) measureMost(sh *shape, same Level) *mostPossible {
@@ -226,6 +275,7 @@ func (s *State) measureMost(sh *shape, same Level) *mostPossible {
 	sp := sh.spec
 	need := max(sp.k, 0)
 	for _, p := range sp.pools {
+		m.installed += p.installed
 		var nodes int
 		var at [levels]map[string]int
 		for l := range at {

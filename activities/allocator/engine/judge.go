@@ -66,7 +66,7 @@ func (s *State) windowAhead(sh *shape) *window {
 	if len(s.windows) == 0 {
 		return nil
 	}
-	j := sh.queue.first()
+	j := sh.first()
 	if j.plan != nil && j.plan.claim {
 		return nil
 	}
@@ -257,8 +257,9 @@ func (s *State) diagnoseIn(j *job, p *pool) diagnosis {
 	domains := map[string]*counts{"": &all}
 	widest, byGPUs := 0, 0
 	var soonest *bay // where the next release is
+	anywhere := a.anywhere()
 	for _, b := range p.bays {
-		if !a.allows(b.srv) {
+		if !anywhere && !a.allows(b.srv) {
 			continue
 		}
 		d.free += b.free
@@ -287,15 +288,8 @@ func (s *State) diagnoseIn(j *job, p *pool) diagnosis {
 				d.sick[why] = append(d.sick[why], b.srv.ID)
 			}
 		}
-		if !fit {
-			for _, t := range b.ready {
-				if t > s.now {
-					if t < d.next {
-						d.next, soonest = t, b
-					}
-					break
-				}
-			}
+		if !fit && b.soon < d.next && b.soon > s.now {
+			d.next, soonest = b.soon, b
 		}
 	}
 	if soonest != nil {
@@ -335,7 +329,7 @@ func (s *State) diagnoseIn(j *job, p *pool) diagnosis {
 
 // fitsHealed says whether a node would fit a bay if the server and its accelerators were schedulable.
 func (s *State) fitsHealed(a *ask, b *bay) bool {
-	if !b.srv.present || b.usable() && len(b.ready) == len(b.accels) {
+	if b.whole || !b.srv.present {
 		return false
 	}
 	if b.srv.cpuFree < a.cpu || b.srv.memFree < a.mem || !s.windowsAllow(a, b.srv.windows, s.now, a.until) {
@@ -378,7 +372,7 @@ func (s *State) afterPreempt(a *ask, p *pool, within bool) int {
 
 // fitsPreempted says whether a node would fit if everything preemptible of lower priority ended.
 func (s *State) fitsPreempted(a *ask, b *bay) bool {
-	if !b.usable() {
+	if !b.up {
 		return false
 	}
 	free := 0

@@ -12,38 +12,47 @@ import (
 type line struct {
 	leads  []*job
 	levels []level
-	groups map[*group]int // index into spans
 	spans  []span
+	groups map[*group]int // index into spans
 	fifo   bool
-	jobs   int // all that stand in line
 }
 
-// level is one priority: what is in all higher ones, and its own jobs with a planned start, in the order of their turns; none for FIFO.
+// level is one priority: what is in all higher ones, and its own jobs with a planned start, in the order of their
+// turns; none for FIFO.
 type level struct {
 	priority int
 	ahead    tally // in higher priorities
+	all      tally // in this one
 	planned  []*job
-	shapes   []*shape // contending ones, for FIFO order
+	spans    []span
 }
 
 // span is one group's part of the line.
 type span struct {
-	group  *group
-	ahead  tally // of this priority and higher
-	shapes []*shape
-	share  [2]float64
-	head   *job
+	lane     *lane
+	priority int
+	out      []*shape // of the lane, that wait for something else than accelerators
+	ahead    tally    // of this priority and higher
+	share    [2]float64
+	head     *job
 }
 
-// tally is a number of jobs and the accelerators they ask for.
-type tally struct {
-	jobs  int
-	milli int64
+// all is everything in the span.
+func (sp *span) all() tally {
+	sum := sp.lane.queue.all
+	for _, sh := range sp.out {
+		sum.sub(sh.queue.all)
+	}
+	return sum
 }
 
-func (t *tally) add(sh *shape, jobs int) {
-	t.jobs += jobs
-	t.milli += int64(jobs) * sh.milli()
+// before is what was submitted before a job.
+func (sp *span) before(j *job) tally {
+	sum := sp.lane.queue.ahead(j)
+	for _, sh := range sp.out {
+		sum.sub(sh.queue.ahead(j))
+	}
+	return sum
 }
 
 // lineOf is the family's line as of the last cycle.
@@ -75,40 +84,45 @@ func (s *State) aheadOf(j *job) tally {
 func (s *State) buildLine(f *family) *line {
 	l := &line{groups: map[*group]int{}, fifo: s.cfg.Order == FIFO}
 	for _, g := range s.groups {
-		sp := span{group: g}
-		for _, sh := range g.shapes {
-			if sh.spec.family == f && sh.queue.len() > 0 && sh.verdict.contends() {
-				sp.shapes = append(sp.shapes, sh)
-				if first := sh.queue.first(); sp.head == nil || before(first, sp.head) {
-					sp.head = first
-				}
+		lane := g.lane(f)
+		if lane == nil || lane.queue.len() == 0 {
+			continue
+		}
+		sp := span{lane: lane, priority: g.priority, head: lane.queue.first()}
+		for _, sh := range lane.shapes {
+			if sh.queue.len() > 0 && !sh.verdict.contends() {
+				sp.out = append(sp.out, sh)
 			}
 		}
-		if len(sp.shapes) > 0 {
+		if len(sp.out) > 0 {
+			sp.head = lane.contender()
+		}
+		if sp.head != nil {
 			sp.share[0], sp.share[1] = s.shares(g)
 			l.spans = append(l.spans, sp)
 		}
 	}
 	slices.SortFunc(l.spans, func(a, b span) int {
-		c := cmp.Or(cmp.Compare(b.group.priority, a.group.priority), cmp.Compare(a.share[0], b.share[0]),
+		c := cmp.Or(cmp.Compare(b.priority, a.priority), cmp.Compare(a.share[0], b.share[0]),
 			cmp.Compare(a.share[1], b.share[1]), cmp.Compare(a.head.Seq, b.head.Seq))
 		return cmp.Or(c, strings.Compare(a.head.ID, b.head.ID))
 	})
 	var sum tally
+	from := 0
 	for i := range l.spans {
 		sp := &l.spans[i]
-		if n := len(l.levels); n == 0 || l.levels[n-1].priority != sp.group.priority {
-			l.levels = append(l.levels, level{priority: sp.group.priority, ahead: sum})
+		if n := len(l.levels); n == 0 || l.levels[n-1].priority != sp.priority {
+			from = i
+			l.levels = append(l.levels, level{priority: sp.priority, ahead: sum})
 		}
 		lv := &l.levels[len(l.levels)-1]
-		lv.shapes = append(lv.shapes, sp.shapes...)
-		l.groups[sp.group] = i
+		lv.spans = l.spans[from : i+1]
+		l.groups[sp.head.shape.group] = i
 		sp.ahead = sum
-		for _, sh := range sp.shapes {
-			sum.add(sh, sh.queue.len())
-		}
+		all := sp.all()
+		lv.all.add(all)
+		sum.add(all)
 	}
-	l.jobs = sum.jobs
 	for _, pl := range s.plans {
 		if pl.job.shape.spec.family != f {
 			continue
@@ -129,6 +143,17 @@ func (s *State) buildLine(f *family) *line {
 	return l
 }
 
+// contender is the lane's first job that waits for accelerators, nil when there is none.
+func (l *lane) contender() *job {
+	var head *job
+	for _, sh := range l.shapes {
+		if j := sh.first(); j != nil && sh.verdict.contends() && (head == nil || before(j, head)) {
+			head = j
+		}
+	}
+	return head
+}
+
 func (l *line) level(priority int) *level {
 	for i := range l.levels {
 		if l.levels[i].priority == priority {
@@ -142,52 +167,29 @@ func (l *line) level(priority int) *level {
 func (l *line) higher(priority int) tally {
 	var sum tally
 	for i := range l.levels {
-		lv := &l.levels[i]
-		if lv.priority > priority {
+		if lv := &l.levels[i]; lv.priority > priority {
 			sum = lv.ahead
-			for _, sh := range lv.shapes {
-				sum.add(sh, sh.queue.len())
-			}
+			sum.add(lv.all)
 		}
 	}
 	return sum
 }
 
-// byOrder is what is ahead of a job by priority, share and submit order alone.
+// byOrder is what is ahead of a job by priority, share and submit order alone. One whose group has nobody in line
+// would come by its submit order.
 func (l *line) byOrder(j *job) tally {
 	lv := l.level(j.Priority)
 	if lv == nil {
 		return l.higher(j.Priority)
 	}
-	if l.fifo {
-		sum := lv.ahead
-		for _, sh := range lv.shapes {
-			sum.add(sh, sh.queue.ahead(j))
-		}
+	if i, ok := l.groups[j.shape.group]; ok && !l.fifo {
+		sum := l.spans[i].ahead
+		sum.add(l.spans[i].before(j))
 		return sum
 	}
-	i, ok := l.groups[j.shape.group]
-	if !ok {
-		// Its group has nobody in line: it would come by its submit order among the heads.
-		i, _ = slices.BinarySearchFunc(l.spans, j, func(sp span, j *job) int {
-			if sp.group.priority != j.Priority {
-				return cmp.Compare(j.Priority, sp.group.priority)
-			}
-			return -1
-		})
-		sum := lv.ahead
-		for _, sp := range l.spans[:i] {
-			if sp.group.priority == j.Priority {
-				for _, sh := range sp.shapes {
-					sum.add(sh, sh.queue.ahead(j))
-				}
-			}
-		}
-		return sum
-	}
-	sum := l.spans[i].ahead
-	for _, sh := range l.spans[i].shapes {
-		sum.add(sh, sh.queue.ahead(j))
+	sum := lv.ahead
+	for i := range lv.spans {
+		sum.add(lv.spans[i].before(j))
 	}
 	return sum
 }
@@ -218,7 +220,7 @@ func (st standing) after(j, lead *job) bool {
 // ahead is everything ahead of a job, by how it stands to the guarantees.
 func (l *line) ahead(j *job, st standing) tally {
 	var sum tally
-	one := func(o *job) { sum.add(o.shape, 1) }
+	one := func(o *job) { sum.add(tally{1, o.shape.milli()}) }
 	if j.leads(st.walk) {
 		for _, o := range l.leads {
 			if o == j {
@@ -230,8 +232,7 @@ func (l *line) ahead(j *job, st standing) tally {
 	}
 	if j.plan != nil && !l.fifo {
 		sum = l.higher(j.Priority)
-		own := l.older(j)
-		sum.jobs, sum.milli = sum.jobs+own.jobs, sum.milli+own.milli
+		sum.add(l.older(j))
 		counted := func(o *job) bool { return o.shape.group == j.shape.group && before(o, j) }
 		for _, o := range l.leads {
 			if o.Priority <= j.Priority && st.after(j, o) && !counted(o) {
@@ -270,13 +271,10 @@ func (l *line) ahead(j *job, st standing) tally {
 
 // older is what was submitted before a job in its own line, and so keeps its turn before the job's planned start.
 func (l *line) older(j *job) tally {
-	var sum tally
 	if i, ok := l.groups[j.shape.group]; ok {
-		for _, sh := range l.spans[i].shapes {
-			sum.add(sh, sh.queue.ahead(j))
-		}
+		return l.spans[i].before(j)
 	}
-	return sum
+	return tally{}
 }
 
 // first is the job nothing is ahead of, nil when none stands in line.
@@ -291,14 +289,11 @@ func (l *line) first() *job {
 	if len(lv.planned) > 0 && l.older(lv.planned[0]).jobs == 0 {
 		return lv.planned[0]
 	}
-	var first *job
-	if l.fifo {
-		for _, sh := range lv.shapes {
-			if j := sh.queue.first(); j != nil && (first == nil || before(j, first)) {
-				first = j
-			}
+	first := l.spans[0].head
+	for i := range lv.spans {
+		if l.fifo && before(lv.spans[i].head, first) {
+			first = lv.spans[i].head
 		}
-		return first
 	}
-	return l.spans[0].head
+	return first
 }

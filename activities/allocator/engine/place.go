@@ -34,6 +34,11 @@ func (s *State) askFor(j *job) ask {
 	return a
 }
 
+// anywhere says that the job is tied to no place.
+func (a *ask) anywhere() bool {
+	return a.cluster == "" && a.site == "" && a.region == "" && len(a.only) == 0
+}
+
 // allows says whether a job of the shape may use the server at all, busy or not.
 func (a *ask) allows(srv *server) bool {
 	if a.cluster != "" && srv.Cluster != a.cluster || a.site != "" && srv.Site != a.site ||
@@ -84,7 +89,7 @@ func (s *State) classFits(a *ask, c *class) bool {
 
 // bayFits says whether a node fits a bay now and until a.until, holds and windows regarded.
 func (s *State) bayFits(a *ask, b *bay) bool {
-	if !b.usable() || b.free < a.k || b.srv.cpuFree < a.cpu || b.srv.memFree < a.mem || !a.allows(b.srv) {
+	if !b.up || b.free < a.k || b.srv.cpuFree < a.cpu || b.srv.memFree < a.mem || !a.allows(b.srv) {
 		return false
 	}
 	if a.part > 0 && b.free == 0 && (len(b.parts) == 0 || b.parts[0] < a.part) {

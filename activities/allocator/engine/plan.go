@@ -139,7 +139,7 @@ func (s *State) earliest(a *ask, b *bay, length int64) int64 {
 	if a.part > 0 {
 		need = 1
 	}
-	if !b.usable() || len(b.ready) < need || !a.allows(b.srv) ||
+	if !b.up || len(b.ready) < need || !a.allows(b.srv) ||
 		b.srv.CPU < a.cpu || b.srv.MemoryBytes < a.mem {
 		return far
 	}
@@ -232,7 +232,7 @@ func (s *State) planAmong(a *ask, p *pool, bays []*bay, length, limit int64) *pl
 	list := s.stats.ready[:0]
 	need := max(a.k, 1)
 	for _, b := range bays {
-		if len(b.ready) < need || b.ready[need-1] >= limit {
+		if b.free < need && b.soon >= limit || len(b.ready) < need || b.ready[need-1] >= limit {
 			continue
 		}
 		t := s.earliest(a, b, length)
@@ -349,7 +349,7 @@ func (s *State) broken(pl *plan) string {
 	a := s.askFor(pl.job)
 	length := s.length(pl.job)
 	for i, b := range pl.bays {
-		if !b.usable() || len(b.ready) < pl.nodes[i] {
+		if !b.up || len(b.ready) < pl.nodes[i] {
 			return fmt.Sprintf("server %s is not schedulable: %s", b.srv.ID, b.whyNot())
 		}
 		if pl.claim {
@@ -404,7 +404,7 @@ func (b *bay) whyNot() string {
 			return dev.why
 		}
 	}
-	return "it has fewer accelerators"
+	return "its accelerators have changed"
 }
 
 // reserve gives a blocked job a planned start, keeps the one it has, or moves it earlier.
@@ -412,8 +412,8 @@ func (s *State) reserve(j *job) {
 	old := j.plan
 	a := s.askFor(j)
 	cause := ""
-	fam := j.shape.spec.family
-	if s.stats.reserved[fam] >= s.cfg.Reservations {
+	w := j.shape.spec.family.in(s.walks)
+	if w.reserved >= s.cfg.Reservations {
 		if old != nil {
 			s.dropPlan(old, "other jobs come first now")
 		}
@@ -424,8 +424,8 @@ func (s *State) reserve(j *job) {
 		cause = s.broken(old)
 		if cause == "" {
 			old.cycle = s.cycle
-			if old.start <= s.now || !s.stats.first[fam] {
-				s.stats.reserved[fam]++
+			if old.start <= s.now || !w.first {
+				w.reserved++
 				return
 			}
 		}
@@ -437,7 +437,7 @@ func (s *State) reserve(j *job) {
 	pl := s.planStart(&a, limit)
 	switch {
 	case old != nil && cause == "" && (pl == nil || pl.start >= old.start):
-		s.stats.reserved[fam]++
+		w.reserved++
 		return
 	case pl == nil && old == nil:
 		return
@@ -451,7 +451,7 @@ func (s *State) reserve(j *job) {
 		}
 		s.dropPlan(old, "")
 	}
-	s.stats.reserved[fam]++
+	w.reserved++
 	s.uphold(pl)
 	s.stats.told = append(s.stats.told, pl.announce(cause))
 }

@@ -25,7 +25,7 @@ type hunter struct {
 
 // preempt looks for victims for a blocked job and, when there are, tells them and claims what they free.
 func (s *State) preempt(j *job, out *Result) bool {
-	if s.cfg.NoPreemption || s.stats.hunts >= s.cfg.PreemptionTests {
+	if s.cfg.NoPreemption || s.stats.hunts >= s.cfg.PreemptionTests || len(s.guarded) == 0 && !s.lowerAnywhere(j) {
 		return false
 	}
 	a := s.askFor(j)
@@ -95,6 +95,10 @@ func (s *State) borrows(sh *shape) bool {
 		}
 	}
 	return false
+}
+
+func (s *State) lowerAnywhere(j *job) bool {
+	return slices.ContainsFunc(j.shape.spec.pools, func(p *pool) bool { return s.lowerRuns(p, j.Priority) })
 }
 
 // lowerRuns says whether anything of a lower priority runs in a pool that could be told to end.
@@ -271,7 +275,7 @@ func (h *hunter) giveBack(v *alloc) {
 
 // fits says whether a node fits a bay once the taken victims are gone.
 func (h *hunter) fits(b *bay, extra []*alloc) bool {
-	if !b.usable() || !h.allows(b.srv) || !h.s.windowsAllow(h.ask, b.srv.windows, h.s.now, h.until) {
+	if !b.up || !h.allows(b.srv) || !h.s.windowsAllow(h.ask, b.srv.windows, h.s.now, h.until) {
 		return false
 	}
 	gone := func(al *alloc) bool { return h.taken[al] || slices.Contains(extra, al) }

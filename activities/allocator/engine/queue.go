@@ -58,11 +58,14 @@ type shapeKey struct {
 type shape struct {
 	shapeKey
 	spec   *spec
+	req    *request
 	group  *group
+	lane   *lane         // nil while no accelerators of the spec are known
 	slot   int           // in group.shapes
 	only   []string      // server constraint
 	brief  time.Duration // no job of the shape has a shorter limit; 0 = none has one
 	queue  ranked        // jobs that could start, by submit order
+	head   *job          // the first of them
 	parked int
 	arr    *array
 
@@ -72,10 +75,31 @@ type shape struct {
 }
 
 // first is the shape's job whose turn it is.
-func (sh *shape) first() *job { return sh.queue.first() }
+func (sh *shape) first() *job { return sh.head }
 
 // milli is what a job of the shape holds, in thousandths of an accelerator.
 func (sh *shape) milli() int64 { return int64(sh.nodes) * sh.spec.milli }
+
+// insert puts a job in line.
+func (sh *shape) insert(j *job) {
+	sh.queue.insert(j, sh.milli())
+	sh.head = sh.queue.first()
+	sh.group.jobs++
+	if sh.lane != nil {
+		sh.lane.queue.insert(j, sh.milli())
+	}
+}
+
+// remove takes a job out of the line.
+func (sh *shape) remove(j *job) {
+	if sh.queue.remove(j) {
+		sh.head = sh.queue.first()
+		sh.group.jobs--
+	}
+	if sh.lane != nil {
+		sh.lane.queue.remove(j)
+	}
+}
 
 // groupKey is a line in the queue: jobs of one are ordered by submit order alone.
 type groupKey struct {
@@ -87,6 +111,61 @@ type group struct {
 	groupKey
 	account *account
 	shapes  []*shape
+	lanes   []*lane
+	jobs    int // in line
+}
+
+// lane is a group's jobs in line for the accelerators of one family.
+type lane struct {
+	family *family
+	shapes []*shape
+	queue  ranked
+}
+
+// lane is the group's for a family, nil when it has none.
+func (g *group) lane(f *family) *lane {
+	for _, l := range g.lanes {
+		if l.family == f {
+			return l
+		}
+	}
+	return nil
+}
+
+// enlist gives a shape its lane.
+func (g *group) enlist(sh *shape) {
+	f := sh.spec.family
+	if f == nil {
+		return
+	}
+	l := g.lane(f)
+	if l == nil {
+		l = &lane{family: f}
+		g.lanes = append(g.lanes, l)
+	}
+	sh.lane = l
+	l.shapes = append(l.shapes, sh)
+}
+
+// relane sorts the jobs in line into lanes anew, when families have changed.
+func (s *State) relane() {
+	for _, g := range s.groups {
+		g.lanes = nil
+		for _, sh := range g.shapes {
+			sh.lane = nil
+			g.enlist(sh)
+			milli := sh.milli()
+			var again ranked // what a job asks for may have changed with its spec
+			sh.queue.each(func(j *job) bool {
+				again.insert(j, milli)
+				if sh.lane != nil {
+					sh.lane.queue.insert(j, milli)
+				}
+				return true
+			})
+			sh.queue = again
+		}
+	}
 }
 
 type array struct{ running, waiting int }
@@ -184,15 +263,18 @@ func (s *State) enqueue(j *job) {
 	sh := s.shapes[key]
 	if sh == nil {
 		sh = &shape{shapeKey: key, spec: sp, only: j.Servers}
+		sh.req = s.request(sh)
 		gk := groupKey{j.Priority, j.Tenant, j.Project}
 		g := s.groups[gk]
 		if g == nil {
 			g = &group{groupKey: gk, account: s.account(j.Tenant, j.Project)}
+			g.account.groups = append(g.account.groups, g)
 			s.groups[gk] = g
 		}
 		sh.slot = len(g.shapes)
 		g.shapes = append(g.shapes, sh)
 		sh.group = g
+		g.enlist(sh)
 		s.shapes[key] = sh
 		if j.Array != "" {
 			sh.arr = s.array(j.Array)
@@ -221,7 +303,7 @@ func (s *State) park(j *job) {
 	s.touch(j)
 	j.parked = s.ownGate(j)
 	if j.parked == "" {
-		j.shape.queue.insert(j)
+		j.shape.insert(j)
 	} else {
 		j.shape.parked++
 		if j.parked == NotBefore && ns(j.NotBefore) > s.now {
@@ -239,7 +321,7 @@ func (s *State) unpark(j *job) {
 	if j.parked != "" {
 		j.shape.parked--
 	} else {
-		j.shape.queue.remove(j)
+		j.shape.remove(j)
 	}
 	s.park(j)
 	if j.parked != "" && j.plan != nil {
@@ -253,7 +335,7 @@ func (s *State) dequeue(j *job) {
 	if j.parked != "" {
 		sh.parked--
 	} else {
-		sh.queue.remove(j)
+		sh.remove(j)
 	}
 	if sh.arr != nil {
 		sh.arr.waiting--
@@ -269,8 +351,13 @@ func (s *State) dequeue(j *job) {
 		g.shapes[sh.slot].slot = sh.slot
 		g.shapes[last] = nil
 		g.shapes = g.shapes[:last]
+		if l := sh.lane; l != nil {
+			l.shapes = slices.DeleteFunc(l.shapes, func(o *shape) bool { return o == sh })
+		}
+		s.forgetRequest(sh.req)
 		if last == 0 {
 			delete(s.groups, g.groupKey)
+			g.account.groups = slices.DeleteFunc(g.account.groups, func(o *group) bool { return o == g })
 		}
 	}
 }

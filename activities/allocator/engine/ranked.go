@@ -5,18 +5,41 @@ import (
 	"strings"
 )
 
-// ranked keeps jobs in submit order and answers how many are before one. Jobs nearly always come at the end and
-// leave at the front, so it is a list of short sorted runs: what is compared lies together in memory, and a job that
-// leaves from the middle moves no more than one run.
+// ranked keeps jobs in submit order and answers how many are before one, and what those ask for. Jobs nearly always
+// come at the end and leave at the front, so it is a list of short sorted runs: what is compared lies together in
+// memory, and a job that leaves from the middle moves no more than one run.
 type ranked struct {
-	runs [][]place
-	n    int
+	runs []run
+	all  tally
+}
+
+// run is a part of the list, never empty, and what its jobs ask for.
+type run struct {
+	places []place
+	milli  int64
 }
 
 // place is a job with its key beside it.
 type place struct {
-	seq int64
-	job *job
+	seq   int64
+	milli int64
+	job   *job
+}
+
+// tally is a number of jobs and the accelerators they ask for, in thousandths.
+type tally struct {
+	jobs  int
+	milli int64
+}
+
+func (t *tally) add(o tally) {
+	t.jobs += o.jobs
+	t.milli += o.milli
+}
+
+func (t *tally) sub(o tally) {
+	t.jobs -= o.jobs
+	t.milli -= o.milli
 }
 
 // runLength is where a run is split.
@@ -44,7 +67,7 @@ func comparePlace(p place, j *job) int {
 	return strings.Compare(p.job.ID, j.ID)
 }
 
-func (r *ranked) len() int { return r.n }
+func (r *ranked) len() int { return r.all.jobs }
 
 // find is the run and the place in it where a job is or would be.
 func (r *ranked) find(j *job) (run, at int, found bool) {
@@ -54,40 +77,47 @@ func (r *ranked) find(j *job) (run, at int, found bool) {
 	lo, hi := 0, len(r.runs) // the last run that begins at or before j
 	for hi-lo > 1 {
 		mid := (lo + hi) / 2
-		if comparePlace(r.runs[mid][0], j) <= 0 {
+		if comparePlace(r.runs[mid].places[0], j) <= 0 {
 			lo = mid
 		} else {
 			hi = mid
 		}
 	}
-	at, found = slices.BinarySearchFunc(r.runs[lo], j, comparePlace)
+	at, found = slices.BinarySearchFunc(r.runs[lo].places, j, comparePlace)
 	return lo, at, found
 }
 
-func (r *ranked) insert(j *job) {
-	r.n++
-	if len(r.runs) == 0 {
-		r.runs = append(r.runs, []place{{j.Seq, j}})
-		return
-	}
+// insert adds a job that asks for milli thousandths of an accelerator.
+func (r *ranked) insert(j *job, milli int64) {
+	r.all.add(tally{1, milli})
+	p := place{j.Seq, milli, j}
 	i, at, _ := r.find(j)
-	if len(r.runs[i]) < runLength {
-		r.runs[i] = slices.Insert(r.runs[i], at, place{j.Seq, j})
+	if n := len(r.runs); n == 0 || i == n-1 && at == runLength { // at the very end: leave the run full
+		r.runs = append(r.runs, run{[]place{p}, milli})
 		return
 	}
-	if i == len(r.runs)-1 && at == len(r.runs[i]) { // at the very end: leave the run full
-		r.runs = append(r.runs, []place{{j.Seq, j}})
-		return
+	if len(r.runs[i].places) == runLength {
+		r.split(i)
+		if half := len(r.runs[i].places); at > half {
+			i, at = i+1, at-half
+		}
 	}
-	half := runLength / 2
-	upper := slices.Clone(r.runs[i][half:])
-	clear(r.runs[i][half:])
-	r.runs[i] = r.runs[i][:half]
+	r.runs[i].places = slices.Insert(r.runs[i].places, at, p)
+	r.runs[i].milli += milli
+}
+
+// split makes two runs of one.
+func (r *ranked) split(i int) {
+	lower := r.runs[i].places
+	half := len(lower) / 2
+	upper := run{places: slices.Clone(lower[half:])}
+	for _, p := range upper.places {
+		upper.milli += p.milli
+	}
+	clear(lower[half:])
+	r.runs[i].places = lower[:half]
+	r.runs[i].milli -= upper.milli
 	r.runs = slices.Insert(r.runs, i+1, upper)
-	if at > half {
-		i, at = i+1, at-half
-	}
-	r.runs[i] = slices.Insert(r.runs[i], at, place{j.Seq, j})
 }
 
 // remove reports whether the job was there.
@@ -96,15 +126,18 @@ func (r *ranked) remove(j *job) bool {
 	if !found {
 		return false
 	}
-	r.n--
+	places := r.runs[i].places
+	milli := places[at].milli
+	r.all.sub(tally{1, milli})
+	r.runs[i].milli -= milli
 	switch {
-	case len(r.runs[i]) == 1:
+	case len(places) == 1:
 		r.runs = slices.Delete(r.runs, i, i+1)
 	case at == 0:
-		r.runs[i][0] = place{}
-		r.runs[i] = r.runs[i][1:]
+		places[0] = place{}
+		r.runs[i].places = places[1:]
 	default:
-		r.runs[i] = slices.Delete(r.runs[i], at, at+1)
+		r.runs[i].places = slices.Delete(places, at, at+1)
 	}
 	return true
 }
@@ -114,22 +147,28 @@ func (r *ranked) first() *job {
 	if len(r.runs) == 0 {
 		return nil
 	}
-	return r.runs[0][0].job
+	return r.runs[0].places[0].job
 }
 
-// ahead counts the jobs submitted before j.
-func (r *ranked) ahead(j *job) int {
+// ahead is the jobs submitted before j.
+func (r *ranked) ahead(j *job) tally {
+	var sum tally
 	i, at, _ := r.find(j)
-	for _, run := range r.runs[:i] {
-		at += len(run)
+	for k := range i {
+		sum.add(tally{len(r.runs[k].places), r.runs[k].milli})
 	}
-	return at
+	if i < len(r.runs) {
+		for _, p := range r.runs[i].places[:at] {
+			sum.add(tally{1, p.milli})
+		}
+	}
+	return sum
 }
 
 // each visits jobs in order until visit says stop. The visit must not change the list and go on.
 func (r *ranked) each(visit func(*job) bool) {
 	for _, run := range r.runs {
-		for _, p := range run {
+		for _, p := range run.places {
 			if !visit(p.job) {
 				return
 			}

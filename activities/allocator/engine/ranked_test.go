@@ -30,7 +30,7 @@ func TestRankedIsASortedList(t *testing.T) {
 					j := &job{Job: Job{ID: fmt.Sprint(n), Seq: int64(rapid.IntRange(0, 50).Draw(t, "seq"))}}
 					at, _ := slices.BinarySearchFunc(model, j, compareJobs)
 					model = slices.Insert(model, at, j)
-					r.insert(j)
+					r.insert(j, j.Seq)
 				}
 			}
 			var got []*job
@@ -40,8 +40,12 @@ func TestRankedIsASortedList(t *testing.T) {
 			}
 			if len(model) > 0 {
 				i := rapid.IntRange(0, len(model)-1).Draw(t, "asked")
-				if r.ahead(model[i]) != i || r.first() != model[0] {
-					t.Fatalf("%d ahead, want %d", r.ahead(model[i]), i)
+				want := tally{jobs: i}
+				for _, j := range model[:i] {
+					want.milli += j.Seq
+				}
+				if got := r.ahead(model[i]); got != want || r.first() != model[0] {
+					t.Fatalf("%+v ahead, want %+v", got, want)
 				}
 			}
 		}

@@ -45,18 +45,18 @@ func (a *accel) until() int64 {
 
 // bay is the accelerators of one model on one server: the unit a node of a job is placed in.
 type bay struct {
+	up     bool  // new jobs may come: the server is here and schedulable, and this is still its bay
+	whole  bool  // and all its accelerators are schedulable
+	held   bool  // in pool.held: it has holds, and is looked at by itself
+	free   int   // whole accelerators free and schedulable
+	soon   int64 // when the next accelerator is to be free; far when none is in use
 	srv    *server
 	pool   *pool
 	accels []*accel
-	free   int     // whole accelerators free and schedulable
 	parts  []int64 // what is left of accelerators in part use, largest first
 	ready  []int64 // when each schedulable accelerator is free, soonest first; 0 = now
 	class  *class  // nil while unschedulable or held
-	held   bool    // in pool.held: it has holds, and is looked at by itself
 }
-
-// usable says that new jobs may come.
-func (b *bay) usable() bool { return b.srv.present && b.srv.Schedulable }
 
 // pool is every bay of one accelerator model.
 type pool struct {
@@ -105,10 +105,13 @@ type class struct {
 
 // SetServer adds a server or replaces what is known of it.
 func (s *State) SetServer(in Server) {
-	s.changed()
+	s.dirty = true
 	srv := s.servers[in.ID]
 	if srv == nil {
 		srv = s.addServer(in.ID)
+	}
+	if srv.CPU != in.CPU || srv.MemoryBytes != in.MemoryBytes {
+		s.version++
 	}
 	if srv.present && srv.sameShape(in) && s.shows(srv) {
 		// Only health changed: by far the most frequent change.
@@ -120,6 +123,7 @@ func (s *State) SetServer(in Server) {
 		s.refresh(srv)
 		return
 	}
+	s.version++
 	s.unplug(srv)
 	srv.Server, srv.present = in, true
 	srv.where = s.wheres.id(whereKey{in.Region, in.Site, in.Cluster})
@@ -236,6 +240,7 @@ func (s *State) unplug(srv *server) {
 		b.leave()
 		b.pool.count(b, -1)
 		b.pool.unplug(b)
+		b.up, b.whole, b.free, b.ready = false, false, 0, nil // a plan may still know it
 		for _, a := range b.accels {
 			a.bay = nil
 			if len(a.holders) == 0 {
@@ -327,8 +332,9 @@ func (s *State) refresh(srv *server) {
 
 // measure reads the accelerators of a bay.
 func (b *bay) measure() {
-	b.free, b.parts, b.ready = 0, b.parts[:0], b.ready[:0]
-	if !b.usable() {
+	b.up, b.whole = b.srv.present && b.srv.Schedulable, false
+	b.free, b.soon, b.parts, b.ready = 0, far, b.parts[:0], b.ready[:0]
+	if !b.up {
 		return
 	}
 	for _, a := range b.accels {
@@ -341,15 +347,20 @@ func (b *bay) measure() {
 		case a.used < whole:
 			b.parts = append(b.parts, whole-a.used)
 		}
-		b.ready = append(b.ready, a.until())
+		t := a.until()
+		if t > 0 {
+			b.soon = min(b.soon, t)
+		}
+		b.ready = append(b.ready, t)
 	}
+	b.whole = len(b.ready) == len(b.accels)
 	slices.Sort(b.ready)
 	slices.SortFunc(b.parts, func(x, y int64) int { return cmp.Compare(y, x) })
 }
 
 // enter puts a bay among those a job may be placed in.
 func (b *bay) enter(s *State) {
-	if !b.usable() || len(b.ready) == 0 {
+	if len(b.ready) == 0 {
 		return
 	}
 	p := b.pool

@@ -39,15 +39,16 @@ type State struct {
 	budgets  map[string]*budget
 	guarded  map[string]int // models where a guarantee is set, by how many quotas
 
-	jobs    map[string]*job
-	shapes  map[shapeKey]*shape
-	groups  map[groupKey]*group
-	arrays  map[string]*array
-	ring    []*job // every waiting job, for refreshing numbers in turn
-	cursor  int
-	allocs  map[string][]*alloc // live, by job
-	waiters map[string][]*job   // jobs by the job they depend on
-	ended   map[string]string   // terminal states of jobs that others depend on
+	jobs     map[string]*job
+	shapes   map[shapeKey]*shape
+	groups   map[groupKey]*group
+	requests map[requestKey]*request
+	arrays   map[string]*array
+	ring     []*job // every waiting job, for refreshing numbers in turn
+	cursor   int
+	allocs   map[string][]*alloc // live, by job
+	waiters  map[string][]*job   // jobs by the job they depend on
+	ended    map[string]string   // terminal states of jobs that others depend on
 
 	plans  []*plan                    // planned starts and claims, in the order of their jobs' turns
 	walks  int64                      // walks through the queue so far
@@ -75,14 +76,14 @@ func New(cfg Config) *State {
 		jobs:     map[string]*job{},
 		shapes:   map[shapeKey]*shape{},
 		groups:   map[groupKey]*group{},
+		requests: map[requestKey]*request{},
 		arrays:   map[string]*array{},
 		allocs:   map[string][]*alloc{},
 		waiters:  map[string][]*job{},
 		ended:    map[string]string{},
 		pairs:    map[string]map[string]bool{},
 		stats: cycleStats{
-			reserved: map[*family]int{},
-			running:  map[string]map[int]int{},
+			running: map[string]map[int]int{},
 		},
 	}
 }
@@ -109,11 +110,31 @@ type family struct {
 	mixSeen float64 // nodes seen when it was taken
 	pools   []*pool
 	specs   []*spec
+	walked  walked
+}
+
+// walked is what a walk through the queue has met of a family so far.
+type walked struct {
+	walk     int64
+	reserved int  // jobs with a planned start
+	blocked  bool // a job was blocked
+	first    bool // the job at hand is the first that was
+}
+
+// in is the family's part of a walk.
+func (f *family) in(walk int64) *walked {
+	if f.walked.walk != walk {
+		f.walked = walked{walk: walk}
+	}
+	return &f.walked
 }
 
 // SetSpec adds or changes a spec.
 func (s *State) SetSpec(in Spec) {
 	p := s.spec(in.Name)
+	if p.known && p.same(in) {
+		return
+	}
 	in.OtherModels = slices.Clone(in.OtherModels)
 	p.Spec, p.known = in, true
 	p.k, p.milli = in.Accelerators, int64(in.Accelerators)*whole
@@ -122,6 +143,12 @@ func (s *State) SetSpec(in Spec) {
 	}
 	s.families = nil
 	s.changed()
+}
+
+func (p *spec) same(in Spec) bool {
+	return p.Model == in.Model && slices.Equal(p.OtherModels, in.OtherModels) && p.Accelerators == in.Accelerators &&
+		p.Milli == in.Milli && p.CPU == in.CPU && p.MemoryBytes == in.MemoryBytes && p.MaxTime == in.MaxTime &&
+		p.RetiredAt.Equal(in.RetiredAt)
 }
 
 // RemoveSpec forgets a spec. Jobs that ask for it wait as SPEC_UNAVAILABLE; what runs goes on.
@@ -208,6 +235,7 @@ func (s *State) regroup() {
 			p.family.specs = append(p.family.specs, p)
 		}
 	}
+	s.relane()
 }
 
 func sortedKeys[K cmp.Ordered, V any](m map[K]V) []K {

@@ -1,7 +1,5 @@
 package engine
 
-import "container/heap"
-
 // timers are moments at which a decision may change by itself. Entries are never removed, only found out of date.
 type timers struct{ list timerHeap }
 
@@ -27,19 +25,41 @@ type timerHeap struct {
 	next  int64
 }
 
-func (h *timerHeap) Len() int { return len(h.items) }
-func (h *timerHeap) Less(i, j int) bool {
-	a, b := h.items[i], h.items[j]
+func (h *timerHeap) less(i, j int) bool {
+	a, b := &h.items[i], &h.items[j]
 	return a.at < b.at || a.at == b.at && a.n < b.n
 }
-func (h *timerHeap) Swap(i, j int) { h.items[i], h.items[j] = h.items[j], h.items[i] }
-func (h *timerHeap) Push(x any)    { h.items = append(h.items, x.(timer)) }
-func (h *timerHeap) Pop() any {
-	last := len(h.items) - 1
-	x := h.items[last]
-	h.items[last] = timer{}
+
+func (h *timerHeap) push(t timer) {
+	h.items = append(h.items, t)
+	for i := len(h.items) - 1; i > 0; {
+		up := (i - 1) / 2
+		if !h.less(i, up) {
+			return
+		}
+		h.items[i], h.items[up] = h.items[up], h.items[i]
+		i = up
+	}
+}
+
+func (h *timerHeap) pop() timer {
+	top, last := h.items[0], len(h.items)-1
+	h.items[0], h.items[last] = h.items[last], timer{}
 	h.items = h.items[:last]
-	return x
+	for i := 0; ; {
+		child := 2*i + 1
+		if child >= last {
+			return top
+		}
+		if child+1 < last && h.less(child+1, child) {
+			child++
+		}
+		if !h.less(child, i) {
+			return top
+		}
+		h.items[i], h.items[child] = h.items[child], h.items[i]
+		i = child
+	}
 }
 
 func (t *timers) add(when int64, kind timerKind, what any) {
@@ -47,7 +67,7 @@ func (t *timers) add(when int64, kind timerKind, what any) {
 		return
 	}
 	t.list.next++
-	heap.Push(&t.list, timer{when, t.list.next, kind, what})
+	t.list.push(timer{when, t.list.next, kind, what})
 }
 
 // due pops what has fired by now.
@@ -55,7 +75,7 @@ func (t *timers) due(now int64) (timer, bool) {
 	if len(t.list.items) == 0 || t.list.items[0].at > now {
 		return timer{}, false
 	}
-	return heap.Pop(&t.list).(timer), true
+	return t.list.pop(), true
 }
 
 // next is when the next one that still means something fires.
@@ -65,7 +85,7 @@ func (t *timers) next() int64 {
 		if top.live() {
 			return top.at
 		}
-		heap.Pop(&t.list)
+		t.list.pop()
 	}
 	return 0
 }
