@@ -598,3 +598,13 @@ func (s *Story) Settled(ctx context.Context) error {
 		return err == nil && len(l.Items) == 0, err
 	})
 }
+
+// LastEnd is when the last of the newest n jobs ended, as the record has it.
+func (s *Story) LastEnd(ctx context.Context, n int) (time.Time, error) {
+	l, err := get[contract.JobList](ctx, s.pool, "/v1/jobs?limit=%d", n)
+	var last schema.Instant
+	for _, j := range l.Items {
+		last = max(last, schema.Instant(j.EndedAt))
+	}
+	return last.Time(), err
+}
