@@ -38,8 +38,8 @@ const (
 	EventTaskProgress EventKind = "task.progress"
 	EventTaskEnded    EventKind = "task.ended" // data: task, kind, state. Delivered to the task's workflow
 
-	EventJobSubmitted    EventKind = "job.submitted" // Delivered: starts RunJob
-	EventJobAllocated    EventKind = "job.allocated" // data: attempt, epoch. Delivered to job/<id>
+	EventJobSubmitted    EventKind = "job.submitted"
+	EventJobAllocated    EventKind = "job.allocated" // data: attempt, epoch. Delivered to job/<id>: starts RunJob
 	EventJobRunning      EventKind = "job.running"
 	EventJobStop         EventKind = "job.stop"          // data: attempt, why. Delivered to job/<id>
 	EventJobAttemptEnded EventKind = "job.attempt-ended" // data: attempt; no process is left. Delivered to job/<id>
@@ -48,7 +48,7 @@ const (
 	EventJobReason       EventKind = "job.reason"        // data: code
 	EventJobHeld         EventKind = "job.held"
 	EventJobUnheld       EventKind = "job.unheld"
-	EventJobLimit        EventKind = "job.limit" // its time limit was changed
+	EventJobLimit        EventKind = "job.limit" // its time limit was changed; data: time_limit_ms, attempt. Delivered to job/<id>
 
 	EventUsageAdjusted EventKind = "usage.adjusted" // a correction was booked; subject: the ledger row's id
 	EventUsageAlarm    EventKind = "usage.alarm"    // the books don't balance, or the clock was set; data: usage.Finding

@@ -31,7 +31,8 @@ type RunJobInput struct {
 	Resumed bool `json:"resumed,omitempty"`
 }
 
-// RunJob is a job from submit to settled, over all its attempts, under the workflow id job/<id>.
+// RunJob is a job from its first allocation to settled, over all its attempts, under the workflow id job/<id>. Before it
+// the job waits in the record alone.
 //
 // It waits for the allocator's word, dispatches, waits for the end, releases and settles; a preempted or lost attempt
 // goes around again. Each wait is a select of news and a timer. A person's cancel, the allocator's preemption and a

@@ -17,20 +17,27 @@ type Routes struct {
 }
 
 // Route is deliver's table. An event that no process waits for has none.
+//
+// A job's process starts at its first allocation: until then the queue is the record's and the allocator's alone, and
+// nothing is due that a process would do. So a job that waits costs Temporal nothing, however long the queue is.
 func (r Routes) Route(e schema.Event) (deliver.Delivery, bool) {
 	switch e.Kind {
-	case schema.EventJobSubmitted:
-		in := r.Job
-		in.Job = e.Job
-		return deliver.Delivery{Workflow: JobID(e.Job), Queue: CoreQueue, Start: RunJob, StartArg: in}, true
 	case schema.EventJobAllocated, schema.EventJobStop, schema.EventJobAttemptEnded, schema.EventJobLimit:
 		news := JobNews{Kind: e.Kind}
-		// An event without data about the attempt (a new limit) leaves it 0.
 		_ = json.Unmarshal(e.Data, &news)
 		news.Kind = e.Kind
-		again := r.Job
-		again.Job, again.Resumed = e.Job, true
-		return deliver.Delivery{Workflow: JobID(e.Job), Queue: CoreQueue, Signal: JobSignal, Arg: news, Revive: RunJob, ReviveArg: again}, true
+		if news.Attempt == 0 {
+			return deliver.Delivery{}, false // it was never allocated: no process waits for it
+		}
+		in := r.Job
+		in.Job = e.Job
+		again := in
+		again.Resumed = true
+		d := deliver.Delivery{Workflow: JobID(e.Job), Queue: CoreQueue, Signal: JobSignal, Arg: news, Revive: RunJob, ReviveArg: again}
+		if e.Kind == schema.EventJobAllocated {
+			d.Start, d.StartArg = RunJob, in
+		}
+		return d, true
 	default:
 		return RouteServer(e)
 	}

@@ -27,13 +27,12 @@ type Delivery struct {
 	Workflow string // workflow id
 	Queue    string // task queue to start it on
 
-	// Start, if not nil, is the workflow to start with StartArg, once for ever.
-	Start    any
-	StartArg any
-
-	// Signal, if not empty, is sent with Arg.
+	// Signal is sent with Arg.
 	Signal string
 	Arg    any
+	// Start, if not nil, starts the workflow with StartArg together with the signal where the id was never used.
+	Start    any
+	StartArg any
 	// Revive, if not nil, starts the workflow with ReviveArg together with the signal where none runs; where it is nil
 	// a signal to a workflow that is gone is dropped.
 	Revive    any
@@ -171,38 +170,28 @@ func (d *Activities) do(ctx context.Context, t task) error {
 	return d.send(ctx, t.Delivery)
 }
 
-// send starts, signals, or does both in one call where both are due.
+// send signals, and starts the workflow in the same call where it is due. Most deliveries that name a Start find none that
+// runs, most others one that does: so each is tried first.
 func (d *Activities) send(ctx context.Context, v Delivery) error {
 	if v.Start != nil {
-		err := d.start(ctx, v)
+		err := d.start(ctx, v, v.Start, v.StartArg, enumspb.WORKFLOW_ID_REUSE_POLICY_REJECT_DUPLICATE)
 		var ended *serviceerror.WorkflowExecutionAlreadyStarted
-		switch {
-		case !errors.As(err, &ended):
+		if !errors.As(err, &ended) {
 			return err
-		case v.Signal == "":
-			return nil
 		}
 	}
 	err := d.Client.SignalWorkflow(ctx, v.Workflow, "", v.Signal, v.Arg)
 	var gone *serviceerror.NotFound
-	if !errors.As(err, &gone) {
-		return err
+	if v.Revive != nil && errors.As(err, &gone) {
+		return d.start(ctx, v, v.Revive, v.ReviveArg, enumspb.WORKFLOW_ID_REUSE_POLICY_ALLOW_DUPLICATE)
 	}
-	if v.Revive == nil {
+	if errors.As(err, &gone) {
 		return nil
 	}
-	_, err = d.Client.SignalWithStartWorkflow(ctx, v.Workflow, v.Signal, v.Arg, client.StartWorkflowOptions{TaskQueue: v.Queue, WorkflowIDReusePolicy: enumspb.WORKFLOW_ID_REUSE_POLICY_ALLOW_DUPLICATE}, v.Revive, v.ReviveArg)
 	return err
 }
 
-// start starts a workflow, once for ever, and signals it in the same call where there is a signal.
-func (d *Activities) start(ctx context.Context, v Delivery) error {
-	o := client.StartWorkflowOptions{ID: v.Workflow, TaskQueue: v.Queue, WorkflowIDReusePolicy: enumspb.WORKFLOW_ID_REUSE_POLICY_REJECT_DUPLICATE}
-	if v.Signal != "" {
-		_, err := d.Client.SignalWithStartWorkflow(ctx, v.Workflow, v.Signal, v.Arg, o, v.Start, v.StartArg)
-		return err
-	}
-	o.EnableEagerStart, o.WorkflowIDConflictPolicy = true, enumspb.WORKFLOW_ID_CONFLICT_POLICY_USE_EXISTING
-	_, err := d.Client.ExecuteWorkflow(ctx, o, v.Start, v.StartArg)
+func (d *Activities) start(ctx context.Context, v Delivery, wf, arg any, reuse enumspb.WorkflowIdReusePolicy) error {
+	_, err := d.Client.SignalWithStartWorkflow(ctx, v.Workflow, v.Signal, v.Arg, client.StartWorkflowOptions{TaskQueue: v.Queue, WorkflowIDReusePolicy: reuse}, wf, arg)
 	return err
 }

@@ -67,43 +67,35 @@ func (q *queue) serve(ctx context.Context, lane string) {
 	}
 	defer func() { <-q.slots }()
 	for {
-		act, covers := q.next(lane)
-		if len(covers) == 0 {
+		t, ok := q.next(lane)
+		if !ok {
 			return
 		}
-		if q.do(ctx, lane, act) != nil {
+		if q.do(ctx, lane, t) != nil {
 			return // what is open stays before the cursor
 		}
-		q.finish(covers)
+		q.finish(t.open)
 	}
 }
 
-// next takes what is to be done in one call: a task, and where it starts a workflow that is to be signalled next, both.
-func (q *queue) next(lane string) (act task, covers []*open) {
+// next takes the lane's next task; it ends the lane where there is none.
+func (q *queue) next(lane string) (task, bool) {
 	q.mu.Lock()
 	defer q.mu.Unlock()
 	tasks := q.lanes[lane]
 	if len(tasks) == 0 {
 		delete(q.lanes, lane)
-		return task{}, nil
+		return task{}, false
 	}
-	act, covers = tasks[0], []*open{tasks[0].open}
-	if len(tasks) > 1 && act.Start != nil && act.Signal == "" && tasks[1].Signal != "" && tasks[1].Start == nil && act.Workflow == tasks[1].Workflow {
-		start, arg := act.Start, act.StartArg
-		act, covers = tasks[1], append(covers, tasks[1].open)
-		act.Start, act.StartArg = start, arg
-	}
-	q.lanes[lane] = tasks[len(covers):]
-	return act, covers
+	q.lanes[lane] = tasks[1:]
+	return tasks[0], true
 }
 
-func (q *queue) finish(covers []*open) {
+func (q *queue) finish(o *open) {
 	q.mu.Lock()
 	defer q.mu.Unlock()
-	for _, o := range covers {
-		o.done = true
-		<-q.room
-	}
+	o.done = true
+	<-q.room
 	for len(q.opens) > 0 && q.opens[0].done {
 		q.opens = q.opens[1:]
 	}

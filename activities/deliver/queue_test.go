@@ -33,16 +33,11 @@ func (r *receiver) do(ctx context.Context, lane string, t task) error {
 	}
 	r.mu.Lock()
 	defer r.mu.Unlock()
-	said := t.judge
-	if t.Start != nil {
-		said += "start "
-	}
-	r.got[lane] = append(r.got[lane], said+t.Signal)
+	r.got[lane] = append(r.got[lane], t.judge+t.Signal)
 	return nil
 }
 
 func signal(lane, name string) task { return task{Delivery: Delivery{Workflow: lane, Signal: name}} }
-func start(lane string) task        { return task{Delivery: Delivery{Workflow: lane, Start: "RunJob"}} }
 
 // begin is a queue at 10, its receiver, and what adds to it the next event's task.
 func begin(ctx context.Context, t *testing.T) (*queue, *receiver, func(lane string, v task)) {
@@ -100,28 +95,6 @@ func TestALaneIsServedInOrder(t *testing.T) {
 		}
 		if got := q.done(); got != 310 {
 			t.Fatalf("all is done up to %d, want 310", got)
-		}
-	})
-}
-
-func TestAStartAndTheSignalThatFollowsItGoInOneCall(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		q, r, add := begin(t.Context(), t)
-		r.held["j"] = make(chan struct{})
-		add("j", signal("j", "1")) // is being done while the others come
-		synctest.Wait()
-		add("j", start("j"))
-		add("j", signal("j", "2"))
-		add("j", signal("j", "3"))
-		add("j", start("j"))
-		q.read(15)
-		close(r.held["j"])
-		q.wait()
-		if want := []string{"1", "start 2", "3", "start "}; !slices.Equal(r.got["j"], want) {
-			t.Fatalf("told %q, want %q", r.got["j"], want)
-		}
-		if got := q.done(); got != 15 {
-			t.Fatalf("all is done up to %d, want 15", got)
 		}
 	})
 }

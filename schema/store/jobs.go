@@ -339,7 +339,7 @@ func (s *Store) SetTimeLimit(ctx context.Context, job string, limit time.Duratio
 			return schema.Conflict(fmt.Sprintf("job %s is %s", job, j.State), "its time limit no longer matters")
 		}
 		j.TimeLimit = limit.Milliseconds()
-		tx.Emit(schema.Event{Kind: schema.EventJobLimit, Subject: job, Job: job, Tenant: j.Tenant, By: by}, map[string]any{"time_limit_ms": j.TimeLimit})
+		tx.Emit(schema.Event{Kind: schema.EventJobLimit, Subject: job, Job: job, Tenant: j.Tenant, By: by}, map[string]any{"time_limit_ms": j.TimeLimit, "attempt": j.Attempt})
 		return tx.saveJob(&j)
 	})
 }
