@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"path/filepath"
+	"strconv"
 	"time"
 
 	"gpupool/deploy/lab/device"
@@ -84,7 +85,7 @@ func (m *machine) runAgent(ctx context.Context, p agent.PhoneHome, boot string, 
 	}()
 	err = agent.New(agent.Config{
 		PhoneHome: p, StateDir: filepath.Join(m.dir, "disk", "agent"), Version: "lab",
-		Readers: []accelerator.Reader{set}, BurnIn: set, Suites: m.lab.suites(), HTTP: h, Table: m.lab.table, Now: m.lab.cfg.Now, Log: m.log,
+		Readers: []accelerator.Reader{set}, BurnIn: set, Suites: m.lab.suites(), HTTP: h, Table: m.lab.table, Now: m.lab.cfg.Now, Log: m.log, Play: play,
 		Runtime: func(context.Context) (string, error) { return runtimeVersion, nil },
 		Machine: func() agent.Machine {
 			return agent.Machine{BootID: boot, Serial: m.cfg.Serial, UUID: m.cfg.UUID, Hostname: m.cfg.Name, CPUs: m.cfg.CPUs, MemoryBytes: m.cfg.Memory}
@@ -96,6 +97,40 @@ func (m *machine) runAgent(ctx context.Context, p agent.PhoneHome, boot string, 
 	cancel(nil)
 	<-silenced
 	return err
+}
+
+// Program is what only a lab's servers have on their disks: `lab-sleep SECONDS [EXIT-CODE]` takes its time and ends, without
+// being a process of the machine that the lab is on. Every other command of a job is one.
+const Program = "lab-sleep"
+
+// play is the agent.Player of a lab's servers.
+func play(command []string) func(context.Context) int {
+	if command[0] != Program {
+		return nil
+	}
+	return func(ctx context.Context) int {
+		const usage = 2 // as shells have it
+		if len(command) < 2 || len(command) > 3 {
+			return usage
+		}
+		seconds, err := strconv.ParseFloat(command[1], 64)
+		if err != nil || seconds < 0 {
+			return usage
+		}
+		code := 0
+		if len(command) == 3 {
+			if code, err = strconv.Atoi(command[2]); err != nil {
+				return usage
+			}
+		}
+		t := time.NewTimer(time.Duration(seconds * float64(time.Second)))
+		defer t.Stop()
+		select {
+		case <-t.C:
+		case <-ctx.Done():
+		}
+		return code
+	}
 }
 
 // suites are the agent's, with loads that last as long as the lab's hardware needs to show its faults.

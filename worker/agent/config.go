@@ -1,6 +1,7 @@
 package agent
 
 import (
+	"context"
 	"encoding/json"
 	"errors"
 	"fmt"
@@ -67,6 +68,11 @@ type Machine struct {
 	MemoryBytes int64
 }
 
+// Player gives, for a command that it knows, a function that stands for the job's process: it runs until it gives the exit
+// code, or until ctx ends because the job is stopped, and leaves nothing behind. nil means that the command is a program to
+// be started. It dies with the agent, where a process would live on: so it is for simulated servers only.
+type Player func(command []string) func(ctx context.Context) (code int)
+
 // Config is what an agent needs. Only PhoneHome and StateDir have no default.
 type Config struct {
 	PhoneHome PhoneHome
@@ -83,6 +89,7 @@ type Config struct {
 	Log     *slog.Logger       // nil = slog.Default
 	Env     map[string]string  // what every job finds in its environment; nil = a PATH and a locale
 	Suites  map[string][]Check // burn-in suites by name; nil = Suites
+	Play    Player             // plays jobs on a server that is simulated; nil = every job is a process
 
 	Heartbeat   time.Duration // until the API says otherwise; 0 = 10 s
 	ReadTimeout time.Duration // how long one reading of a vendor's devices may take; 0 = 10 s

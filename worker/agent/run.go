@@ -42,7 +42,8 @@ type runTask struct {
 	run     agentproto.Run
 	devices []agentproto.Device // those it was given
 	env     []string
-	err     error // why it can't be begun
+	play    func(ctx context.Context) (code int) // in the place of a process; nil = it is one
+	err     error                                // why it can't be begun
 }
 
 func runDir(id string) string {
@@ -79,6 +80,11 @@ func (t *tasks) prepare(ctx context.Context, task agentproto.Task) *runTask {
 	if p.err != nil {
 		return p
 	}
+	if t.cfg.Play != nil {
+		if p.play = t.cfg.Play(r.Command); p.play != nil {
+			return p
+		}
+	}
 	env := maps.Clone(t.cfg.Env)
 	maps.Copy(env, r.Env)
 	maps.Copy(env, accelerator.Visible(p.devices, all)) // after the job's own: what it may see is not its to say
@@ -96,6 +102,11 @@ func (t *tasks) prepare(ctx context.Context, task agentproto.Task) *runTask {
 
 // run starts the process of a task that is on the disk. The caller holds mu.
 func (t *tasks) run(ctx context.Context, r *record, p *runTask) {
+	if p.play != nil {
+		t.touch(r.ID)
+		t.track(r, func(l *live) { t.play(ctx, r, l, p.play) })
+		return
+	}
 	id, err := t.start(r, p)
 	if err != nil {
 		r.End = &end{State: schema.TaskFailed, Text: "could not be started: " + err.Error(), NoneLeft: true, At: t.now()}
@@ -108,6 +119,30 @@ func (t *tasks) run(ctx context.Context, r *record, p *runTask) {
 	t.save(r)
 	t.touch(r.ID)
 	t.track(r, func(l *live) { t.watch(ctx, r, l, true) })
+}
+
+// play is a job that is no process. When the agent ends, so does it, and the next life says so.
+func (t *tasks) play(ctx context.Context, r *record, l *live, act func(context.Context) int) {
+	inner, cancel := context.WithCancel(ctx)
+	defer cancel()
+	code := make(chan int, 1)
+	go func() { code <- act(inner) }()
+	e := end{NoneLeft: true}
+	select {
+	case <-l.stop:
+		cancel()
+		<-code
+		e.State, e.Signal, e.Text = schema.TaskCancelled, "SIGTERM", "ended by SIGTERM"
+	case c := <-code:
+		if ctx.Err() != nil {
+			return
+		}
+		e.ExitCode, e.State = &c, schema.TaskDone
+		if c != 0 {
+			e.State, e.Text = schema.TaskFailed, fmt.Sprintf("exited with code %d", c)
+		}
+	}
+	t.finish(r, e)
 }
 
 func (t *tasks) start(r *record, p *runTask) (proc.ID, error) {

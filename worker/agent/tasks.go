@@ -180,7 +180,9 @@ func (t *tasks) begin(r *record, run *runTask) error {
 		}
 		r.Devices = append(r.Devices, id)
 	}
-	r.Dir = runDir(r.ID)
+	if run.play == nil {
+		r.Dir = runDir(r.ID)
+	}
 	t.hold(r)
 	return nil
 }

@@ -52,6 +52,8 @@ type Query struct {
 type Table struct {
 	root string
 
+	begun time.Time // when the last scan began; of the one goroutine that scans
+
 	mu       sync.Mutex
 	waiting  []*waiter
 	scanning bool
@@ -81,7 +83,12 @@ func (t *Table) Alive(id ID) bool {
 	return err == nil && p.Start == id.Start && p.State != 'Z' && p.State != 'X'
 }
 
-// Find is every live process that q names. Askers that come while a scan runs share the next one.
+// gather is the least time from the beginning of a scan to that of the next. A scan looks at every process of the
+// machine, for however many askers; and jobs end together, as they are started together. The first asker after a quiet
+// moment is served at once.
+const gather = 10 * time.Millisecond
+
+// Find is every live process that q names. Askers that come while a scan runs, or too soon after one, share the next.
 func (t *Table) Find(ctx context.Context, q Query) ([]Process, error) {
 	w := &waiter{q: q, done: make(chan struct{})}
 	t.mu.Lock()
@@ -101,6 +108,7 @@ func (t *Table) Find(ctx context.Context, q Query) ([]Process, error) {
 
 func (t *Table) serve() {
 	for {
+		<-time.After(time.Until(t.begun.Add(gather)))
 		t.mu.Lock()
 		batch := t.waiting
 		t.waiting = nil
@@ -110,6 +118,7 @@ func (t *Table) serve() {
 			return
 		}
 		t.mu.Unlock()
+		t.begun = time.Now()
 		t.scan(batch)
 		for _, w := range batch {
 			close(w.done)
