@@ -23,6 +23,8 @@ type JobNews struct {
 // RunJobInput is a job's process.
 type RunJobInput struct {
 	Job string `json:"job"`
+	// Attempt is the allocated one that the process begins with; 0 where it is to wait for one.
+	Attempt int `json:"attempt,omitempty"`
 	// LaunchTimeout is how long an allocated attempt may take to run on all its servers. 0 = 5 min.
 	LaunchTimeout time.Duration `json:"launch_timeout,omitempty"`
 	// ReleaseMargin is how long after the grace a stop may stay unconfirmed before its servers are cordoned. 0 = 30 s.
@@ -65,7 +67,7 @@ func RunJob(ctx workflow.Context, in RunJobInput) error {
 		}
 		r.settled = attempt
 		if workflow.GetInfo(ctx).GetContinueAsNewSuggested() {
-			in.Resumed = true
+			in.Attempt, in.Resumed = 0, true
 			return workflow.NewContinueAsNewError(ctx, RunJob, in)
 		}
 	}
@@ -80,6 +82,10 @@ type jobRun struct {
 
 // awaitAllocation waits until the allocator has placed an attempt, or the job has ended in the queue.
 func (r *jobRun) awaitAllocation(ctx workflow.Context) (attempt int, ended bool, err error) {
+	if first := r.in.Attempt; first > 0 {
+		r.in.Attempt = 0
+		return first, false, nil
+	}
 	if r.in.Resumed {
 		r.in.Resumed = false
 		var record *job.Activities

@@ -29,14 +29,16 @@ func (r Routes) Route(e schema.Event) (deliver.Delivery, bool) {
 		if news.Attempt == 0 {
 			return deliver.Delivery{}, false // it was never allocated: no process waits for it
 		}
+		d := deliver.Delivery{Workflow: JobID(e.Job), Queue: CoreQueue}
 		in := r.Job
 		in.Job = e.Job
-		again := in
-		again.Resumed = true
-		d := deliver.Delivery{Workflow: JobID(e.Job), Queue: CoreQueue, Signal: JobSignal, Arg: news, Revive: RunJob, ReviveArg: again}
-		if e.Kind == schema.EventJobAllocated {
+		if e.Kind == schema.EventJobAllocated && news.Attempt == 1 {
+			in.Attempt = 1
 			d.Start, d.StartArg = RunJob, in
+			return d, true
 		}
+		in.Resumed = true
+		d.Signal, d.Arg, d.Revive, d.ReviveArg = JobSignal, news, RunJob, in
 		return d, true
 	default:
 		return RouteServer(e)

@@ -27,12 +27,13 @@ type Delivery struct {
 	Workflow string // workflow id
 	Queue    string // task queue to start it on
 
-	// Signal is sent with Arg.
-	Signal string
-	Arg    any
-	// Start, if not nil, starts the workflow with StartArg together with the signal where the id was never used.
+	// Start, if not nil, is the workflow to start with StartArg, once for ever.
 	Start    any
 	StartArg any
+
+	// Signal, where there is no Start, is sent with Arg.
+	Signal string
+	Arg    any
 	// Revive, if not nil, starts the workflow with ReviveArg together with the signal where none runs; where it is nil
 	// a signal to a workflow that is gone is dropped.
 	Revive    any
@@ -170,28 +171,29 @@ func (d *Activities) do(ctx context.Context, t task) error {
 	return d.send(ctx, t.Delivery)
 }
 
-// send signals, and starts the workflow in the same call where it is due. Most deliveries that name a Start find none that
-// runs, most others one that does: so each is tried first.
+// send starts or signals.
 func (d *Activities) send(ctx context.Context, v Delivery) error {
+	o := client.StartWorkflowOptions{ID: v.Workflow, TaskQueue: v.Queue}
 	if v.Start != nil {
-		err := d.start(ctx, v, v.Start, v.StartArg, enumspb.WORKFLOW_ID_REUSE_POLICY_REJECT_DUPLICATE)
+		// Eager: its first task comes with the answer, where a worker of this process has room.
+		o.EnableEagerStart, o.WorkflowIDReusePolicy = true, enumspb.WORKFLOW_ID_REUSE_POLICY_REJECT_DUPLICATE
+		o.WorkflowIDConflictPolicy = enumspb.WORKFLOW_ID_CONFLICT_POLICY_USE_EXISTING
+		_, err := d.Client.ExecuteWorkflow(ctx, o, v.Start, v.StartArg)
 		var ended *serviceerror.WorkflowExecutionAlreadyStarted
-		if !errors.As(err, &ended) {
-			return err
+		if errors.As(err, &ended) {
+			return nil // it was told already
 		}
+		return err
 	}
 	err := d.Client.SignalWorkflow(ctx, v.Workflow, "", v.Signal, v.Arg)
 	var gone *serviceerror.NotFound
-	if v.Revive != nil && errors.As(err, &gone) {
-		return d.start(ctx, v, v.Revive, v.ReviveArg, enumspb.WORKFLOW_ID_REUSE_POLICY_ALLOW_DUPLICATE)
+	if !errors.As(err, &gone) {
+		return err
 	}
-	if errors.As(err, &gone) {
+	if v.Revive == nil {
 		return nil
 	}
-	return err
-}
-
-func (d *Activities) start(ctx context.Context, v Delivery, wf, arg any, reuse enumspb.WorkflowIdReusePolicy) error {
-	_, err := d.Client.SignalWithStartWorkflow(ctx, v.Workflow, v.Signal, v.Arg, client.StartWorkflowOptions{TaskQueue: v.Queue, WorkflowIDReusePolicy: reuse}, wf, arg)
+	o.WorkflowIDReusePolicy = enumspb.WORKFLOW_ID_REUSE_POLICY_ALLOW_DUPLICATE
+	_, err = d.Client.SignalWithStartWorkflow(ctx, v.Workflow, v.Signal, v.Arg, o, v.Revive, v.ReviveArg)
 	return err
 }
