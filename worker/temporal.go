@@ -8,6 +8,7 @@ import (
 	"net"
 	"os"
 	"strconv"
+	"time"
 
 	"go.temporal.io/sdk/client"
 	sdklog "go.temporal.io/sdk/log"
@@ -49,7 +50,7 @@ func (p *Process) connect(ctx context.Context) error {
 	} else if o.ConnectionOptions.TLS, err = clientTLS(c.Temporal.TLS); err != nil {
 		return err
 	}
-	if p.Client, err = client.DialContext(ctx, o); err != nil {
+	if p.Client, err = p.dial(ctx, o); err != nil {
 		return fmt.Errorf("reaching Temporal at %s: %w (is it running? see temporal.address)", o.HostPort, err)
 	}
 	p.onStop(p.Client.Close)
@@ -57,6 +58,30 @@ func (p *Process) connect(ctx context.Context) error {
 		return namespace.Ensure(ctx, p.Client, c.Temporal.Namespace, c.Temporal.Retention)
 	}
 	return nil
+}
+
+// startWithin is how long a process that starts waits for Temporal elsewhere: machines that lost power together start
+// together, in any order.
+const startWithin = time.Minute
+
+// dial connects, waiting for a Temporal that is not there yet.
+func (p *Process) dial(ctx context.Context, o client.Options) (client.Client, error) {
+	ctx, cancel := context.WithTimeout(ctx, startWithin)
+	defer cancel()
+	for told := false; ; told = true {
+		c, err := client.DialContext(ctx, o)
+		if err == nil || p.Config.Temporal.Mode == config.Embedded {
+			return c, err
+		}
+		if !told {
+			p.log.Warn("Temporal does not answer; waiting for it", "address", o.HostPort, "for", startWithin, "error", err)
+		}
+		select {
+		case <-ctx.Done():
+			return nil, err
+		case <-time.After(500 * time.Millisecond):
+		}
+	}
 }
 
 // outlive waits for the process's end, or for the server's, which is an error.

@@ -65,7 +65,8 @@ func (c *Config) Warnings() []string {
 			w = append(w, fmt.Sprintf("temporal.address is %s without TLS: payloads are encrypted, ids and states are not (hint: set temporal.tls)", c.Temporal.Address))
 		}
 	}
-	if c.PXE.Mode != PXEOff && !c.Has(RolePXE) {
+	// A process of one role reads the file of all.
+	if c.PXE.Mode != PXEOff && !c.Has(RolePXE) && len(c.Roles) > 1 {
 		w = append(w, fmt.Sprintf("pxe.mode is %s, but this process doesn't have the role pxe", c.PXE.Mode))
 	}
 	return w

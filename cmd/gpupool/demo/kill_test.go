@@ -17,12 +17,17 @@ import (
 	"gpupool/cmd/gpupool/serve"
 )
 
-// TestMain is `gpupool up` where it is asked to: the process that is killed.
+// TestMain is one of gpupool's server processes where it is asked to, or a Temporal server of its own: what is killed.
 func TestMain(m *testing.M) {
-	if len(os.Args) > 1 && os.Args[1] == "up" {
-		root := &cobra.Command{Use: "gpupool"}
-		root.AddCommand(serve.Commands()...)
-		os.Exit(cli.Execute(context.Background(), root))
+	if len(os.Args) > 1 {
+		switch os.Args[1] {
+		case "up", "api", "worker", "allocator", "pxe":
+			root := &cobra.Command{Use: "gpupool"}
+			root.AddCommand(serve.Commands()...)
+			os.Exit(cli.Execute(context.Background(), root))
+		case "temporal":
+			os.Exit(temporalServer(os.Args[2], os.Args[3]))
+		}
 	}
 	os.Exit(m.Run())
 }

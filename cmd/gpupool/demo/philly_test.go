@@ -154,14 +154,8 @@ func checkRecord(t *testing.T, file string, jobs []traced, usage contract.Usage)
 		t.Fatal(err)
 	}
 	defer db.Close()
-	must := func(err error) {
-		t.Helper()
-		if err != nil {
-			t.Fatal(err)
-		}
-	}
 	all, err := db.Jobs(ctx, store.JobFilter{Limit: 2 * len(jobs)})
-	must(err)
+	must(t, err)
 	byName := map[string]schema.Job{}
 	for _, j := range all {
 		byName[j.Name] = j
@@ -174,7 +168,7 @@ func checkRecord(t *testing.T, file string, jobs []traced, usage contract.Usage)
 	for _, j := range jobs {
 		got := byName[j.name]
 		attempts, err := db.Attempts(ctx, got.ID)
-		must(err)
+		must(t, err)
 		if got.State != schema.JobCompleted || len(attempts) != 1 || attempts[0].Outcome != schema.AttemptCompleted {
 			t.Fatalf("%s is %s (%s) after %d attempts, not completed once", j.name, got.State, got.Cause, len(attempts))
 		}
@@ -183,9 +177,9 @@ func checkRecord(t *testing.T, file string, jobs []traced, usage contract.Usage)
 			t.Fatalf("%s held its accelerators for %d ms and slept for %s", j.name, ms, j.runs)
 		}
 		allocations, err := db.JobAllocations(ctx, got.ID)
-		must(err)
+		must(t, err)
 		rows, err := db.Ledger(ctx, got.ID)
-		must(err)
+		must(t, err)
 		var clock, billed int64
 		for _, v := range allocations {
 			if v.ReleasedAt == 0 {
@@ -203,14 +197,7 @@ func checkRecord(t *testing.T, file string, jobs []traced, usage contract.Usage)
 		byTenant[j.tenant] += billed
 		total += billed
 	}
-	for id, v := range held {
-		slices.SortFunc(v, func(a, b schema.Allocation) int { return int(a.AllocatedAt - b.AllocatedAt) })
-		for i := 1; i < len(v); i++ {
-			if v[i].AllocatedAt < v[i-1].ReleasedAt {
-				t.Fatalf("accelerator %s is in two allocations at once: %+v and %+v", id, v[i-1], v[i])
-			}
-		}
-	}
+	checkNeverTwice(t, held)
 	if usage.TotalGpuMs != total || len(usage.Items) != len(byTenant) {
 		t.Fatalf("usage tells of %d GPU-ms of %d tenants, the ledger of %d of %d", usage.TotalGpuMs, len(usage.Items), total, len(byTenant))
 	}

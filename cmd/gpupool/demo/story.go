@@ -26,6 +26,9 @@ type Story struct {
 	LabDir  string // the lab's folder
 	WorkDir string // for the enrolment file
 	Out     io.Writer
+	// Retry has the operator try a step again that stopped and may be retried, as people do where the platform itself was
+	// interrupted. A burn-in that failed is left.
+	Retry bool
 
 	pool   pool
 	checks []Check
@@ -182,6 +185,14 @@ func (s *Story) onboard(ctx context.Context) error {
 			}
 			if v.Failure != nil {
 				now = "stopped at " + string(v.Step) + ": " + v.Failure.Text
+				if s.Retry && v.Failure.Retryable && v.Failure.Code != string(schema.FailBurnIn) {
+					s.say("   %5.1fs  %-5s %s; it is tried again", time.Since(s.begun).Seconds(), name, now)
+					if err := s.pool.make(ctx, http.MethodPost, "/v1/servers/"+name+"/actions/retry", map[string]any{}); err != nil {
+						return false, err
+					}
+					told[name] = ""
+					continue
+				}
 			}
 			if told[name] != now {
 				s.say("   %5.1fs  %-5s %s", time.Since(s.begun).Seconds(), name, now)
@@ -329,7 +340,7 @@ func (s *Story) breakGPU(ctx context.Context) error {
 	}
 	s.fault.job = long.Id
 	held := first[0].Devices[2]
-	all, err := get[contract.AcceleratorList](ctx, s.pool, "/v1/accelerators?removed=true")
+	all, err := get[contract.AcceleratorList](ctx, s.pool, "/v1/accelerators")
 	if err != nil {
 		return err
 	}
