@@ -65,6 +65,7 @@ type Server struct {
 	MemoryBytes  int64  `json:"memory_bytes"` //
 	Profile      string `json:"profile"`      // install profile
 	Backend      string `json:"backend"`      // node, slurm, kubernetes
+	Cluster      string `json:"cluster"`      // the cluster it is a node of, under its name; empty with backend node
 	NVLinkDomain string `gorm:"column:nvlink_domain" json:"nvlink_domain"`
 
 	Phase     Phase `json:"phase"`
@@ -105,6 +106,7 @@ const (
 	CordonFault       CordonOwner = "fault"
 	CordonMaintenance CordonOwner = "maintenance"
 	CordonRelease     CordonOwner = "release" // a job's end could not be confirmed
+	CordonCluster     CordonOwner = "cluster" // its cluster is away, drained the node, or uses the device for other work
 )
 
 // Cordon keeps new jobs off a server, or off one accelerator of it. Cordons are a set: all must be lifted.

@@ -31,7 +31,8 @@ func (s TaskState) Ended() bool { return TaskStates.Final(s) }
 type Task struct {
 	ID        string    `gorm:"primaryKey" json:"id"`
 	Server    string    `json:"server"`
-	Workflow  string    `json:"workflow"` // who waits for its end: job/<id>, server/<id>
+	Workflow  string    `json:"workflow"`          // who waits for its end: job/<id>, server/<id>
+	Cluster   string    `json:"cluster,omitempty"` // whose connector does it; empty = the server's agent
 	Kind      TaskKind  `json:"kind"`
 	Job       string    `json:"job,omitempty"`
 	Attempt   int       `json:"attempt"` // of the job, or of the onboarding
@@ -43,6 +44,7 @@ type Task struct {
 	Signal    string    `json:"signal,omitempty"` // that ended its process
 	NoneLeft  bool      `json:"none_left"`        // proven: no process of it is left
 	Result    string    `json:"result"`           // JSON; see agentproto
+	Devices   string    `json:"devices"`          // JSON list of the identities that were really bound; empty = not told
 	Seq       int64     `json:"seq"`              // of the last report kept
 	StopAt    Instant   `json:"stop_at"`          // asked to stop since
 	StopWith  string    `json:"stop_with,omitempty"`

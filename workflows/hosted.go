@@ -7,6 +7,7 @@ import (
 	"go.temporal.io/sdk/workflow"
 
 	"gpupool/activities/allocator"
+	"gpupool/activities/cluster"
 	"gpupool/activities/deliver"
 )
 
@@ -36,6 +37,19 @@ func Allocator(ctx workflow.Context, region string) error {
 		return err
 	}
 	return workflow.NewContinueAsNewError(ctx, Allocator, region)
+}
+
+// ClusterQueue is where a cluster's connector is hosted.
+func ClusterQueue(cluster string) string { return "cluster." + cluster }
+
+// Cluster hosts a cluster's connector, under the workflow id cluster/<name>.
+func Cluster(ctx workflow.Context, name string) error {
+	var c *cluster.Activities
+	err := workflow.ExecuteActivity(hosting(ctx, ClusterQueue(name)), c.Connect, name).Get(ctx, nil)
+	if temporal.IsCanceledError(err) {
+		return err
+	}
+	return workflow.NewContinueAsNewError(ctx, Cluster, name)
 }
 
 // Deliver hosts the delivery of stored events to the workflows that wait for them, under the workflow id deliver.

@@ -74,6 +74,7 @@ func (l *live) catchUp(ctx context.Context) (changed bool, err error) {
 			return changed, err
 		}
 		servers, jobs, policy := map[string]bool{}, map[string]bool{}, false
+		var rebound []engine.Allocation
 		for _, e := range events {
 			switch e.Kind {
 			case schema.EventServerEnrolled, schema.EventServerPhase, schema.EventServerCordoned, schema.EventServerUncordoned,
@@ -90,6 +91,12 @@ func (l *live) catchUp(ctx context.Context) (changed bool, err error) {
 					return changed, err
 				}
 				l.pool.SetTimeLimit(j.ID, j.Attempt, j.Limit()) // of what runs; a waiting job is set below
+			case schema.EventJobDevices:
+				if moved, err := l.db.LiveAttempt(ctx, e.Job); err != nil {
+					return changed, err
+				} else if moved != nil {
+					rebound = append(rebound, allocation(*moved))
+				}
 			case schema.EventJobReleased:
 				jobs[e.Job] = true
 				var d struct {
@@ -104,6 +111,7 @@ func (l *live) catchUp(ctx context.Context) (changed bool, err error) {
 			}
 			changed = true
 		}
+		l.pool.Rebind(rebound)
 		if policy {
 			if err := l.policy(ctx); err != nil {
 				return changed, err

@@ -34,6 +34,9 @@ func (a *Activities) Dispatch(ctx context.Context, in FollowInput) (Status, erro
 // are no finer.
 const shortestWait = time.Second
 
+// awayWait is how long to wait before looking again at an attempt whose cluster does not answer.
+const awayWait = time.Minute
+
 // launchWait is when to look again at an attempt that is not known to run and has left before its launch is late.
 func launchWait(j schema.Job, left time.Duration) time.Duration {
 	if j.TimeLimit > 0 {
@@ -92,13 +95,19 @@ func (a *Activities) Follow(ctx context.Context, in FollowInput) (Status, error)
 	case st.Open == 0 && st.Tasks > 0, st.Tasks == 0 && at.StopWhy != "":
 		return a.settle(ctx, in, st.Unsure)
 	case at.StopWhy != "":
-		due := at.StoppingAt.Add(time.Duration(st.Job.Grace)*time.Millisecond + in.ReleaseMargin)
+		due := max(at.StoppingAt, st.BackAt).Add(time.Duration(st.Job.Grace)*time.Millisecond + in.ReleaseMargin)
+		if now >= due && st.Away {
+			return Status{Next: awayWait}, nil // what it holds may be in use; it stays held
+		}
 		if now >= due {
 			return a.settle(ctx, in, append(st.Unsure, st.OpenOn...))
 		}
 		return Status{Next: due.Sub(now)}, nil
 	case at.RunningAt == 0:
-		due := at.AllocatedAt.Add(in.LaunchTimeout)
+		due := max(at.AllocatedAt, st.BackAt).Add(in.LaunchTimeout)
+		if now >= due && st.Away {
+			return Status{Next: awayWait}, nil // it may have been started, and is neither lost nor anybody's fault
+		}
 		if now >= due {
 			return a.stop(ctx, in, schema.AttemptUnstarted, "it was not running on all its servers within "+in.LaunchTimeout.String())
 		}

@@ -231,7 +231,7 @@ type NewJob struct {
 	// Priority Higher goes first; capped by the tenant
 	Priority int `json:"priority,omitempty"`
 
-	// Project A name that people choose
+	// Project Absent = the token's own
 	Project Name `json:"project,omitempty"`
 
 	// Region A name that people choose
@@ -249,7 +249,7 @@ type NewJob struct {
 	// Spec A name that people choose
 	Spec Name `json:"spec"`
 
-	// Tenant A name that people choose
+	// Tenant Absent = the token's own
 	Tenant Name `json:"tenant,omitempty"`
 
 	// TimeLimitMs From running to timeout; 0 or absent = none
@@ -273,7 +273,7 @@ type NewQuota struct {
 	// Model A name that people choose
 	Model Name `json:"model"`
 
-	// Project A name that people choose
+	// Project Absent = the tenant as a whole
 	Project Name `json:"project,omitempty"`
 
 	// Tenant A name that people choose
@@ -298,22 +298,25 @@ type NewServer struct {
 	BmcPassword string `json:"bmc_password"`
 
 	// BmcProtocol Absent = redfish
-	BmcProtocol string   `json:"bmc_protocol,omitempty"`
-	BmcUsername string   `json:"bmc_username"`
+	BmcProtocol string `json:"bmc_protocol,omitempty"`
+	BmcUsername string `json:"bmc_username"`
+
+	// Cluster With another backend than node: the cluster that it is a node of, under its name
+	Cluster     Name     `json:"cluster,omitempty"`
 	Cpus        int      `json:"cpus"`
 	Macs        []string `json:"macs"`
 	MemoryBytes int64    `json:"memory_bytes"`
 
-	// Model A name that people choose
+	// Model Accelerator model ordered, e.g. nvidia-h100-80gb
 	Model Name `json:"model"`
 
-	// Name A name that people choose
+	// Name Host name
 	Name Name `json:"name"`
 
 	// NvlinkDomain A name that people choose
 	NvlinkDomain Name `json:"nvlink_domain,omitempty"`
 
-	// Profile A name that people choose
+	// Profile Install profile; absent = image
 	Profile Name `json:"profile,omitempty"`
 
 	// Rack A name that people choose
@@ -325,7 +328,7 @@ type NewServer struct {
 	// Serial Chassis serial as ordered
 	Serial string `json:"serial"`
 
-	// Site A name that people choose
+	// Site One provisioning network
 	Site Name `json:"site"`
 
 	// Unit Rack unit; 0 = not told
@@ -366,17 +369,17 @@ type NewToken struct {
 	ExpiresAt Moment `json:"expires_at,omitempty"`
 	Name      string `json:"name"`
 
-	// Project A name that people choose
+	// Project Narrows a member to one project
 	Project Name `json:"project,omitempty"`
 	Role    Role `json:"role"`
 
-	// Tenant A name that people choose
+	// Tenant Required for tenant roles; narrows a viewer
 	Tenant Name `json:"tenant,omitempty"`
 }
 
 // OnboardOptions defines model for OnboardOptions.
 type OnboardOptions struct {
-	// Profile A name that people choose
+	// Profile Install profile; absent = the server's own
 	Profile Name `json:"profile,omitempty"`
 }
 
@@ -505,7 +508,10 @@ type Server struct {
 	BmcAddress  string `json:"bmc_address"`
 	BmcProtocol string `json:"bmc_protocol"`
 	BootId      string `json:"boot_id"`
-	Cpus        int    `json:"cpus"`
+
+	// Cluster The cluster that it is a node of; empty with backend node
+	Cluster string `json:"cluster"`
+	Cpus    int    `json:"cpus"`
 
 	// CreatedAt RFC 3339 in UTC; null = not yet, or never
 	CreatedAt Moment `json:"created_at"`

@@ -76,9 +76,6 @@ func (s *Store) CommitCycle(ctx context.Context, region string, epoch int64, c C
 			if err != nil {
 				return err
 			}
-			if err := tx.metered(); err != nil {
-				return err
-			}
 			for _, st := range c.Starts {
 				why, err := tx.start(region, epoch, st, world)
 				if err != nil {
@@ -125,12 +122,13 @@ func (s *Store) CommitCycle(ctx context.Context, region string, epoch int64, c C
 
 // world is what the starts of one cycle need to know of the database at this moment.
 type world struct {
-	free map[string]string // accelerator -> the server it is free and good on
-	bad  map[string]string // accelerator or server -> why it may not be used
+	free map[string]string        // accelerator -> the server it is free and good on
+	bad  map[string]string        // accelerator or server -> why it may not be used
+	runs map[string]schema.Server // server -> itself, for who runs jobs on it
 }
 
 func (tx *Tx) freeWorld(starts []Start) (world, error) {
-	w := world{free: map[string]string{}, bad: map[string]string{}}
+	w := world{free: map[string]string{}, bad: map[string]string{}, runs: map[string]schema.Server{}}
 	servers, accs := map[string]bool{}, []string{}
 	for _, st := range starts {
 		for _, p := range st.Places {
@@ -148,6 +146,7 @@ func (tx *Tx) freeWorld(starts []Start) (world, error) {
 			return w, err
 		}
 		for _, v := range srv {
+			w.runs[v.ID] = v
 			if v.Phase != schema.PhaseAvailable {
 				w.bad[v.ID] = fmt.Sprintf("server %s is %s", v.Name, v.Phase)
 			}
@@ -238,12 +237,9 @@ func (tx *Tx) start(region string, epoch int64, st Start, w world) (refused stri
 		return "", err
 	}
 	j.Attempt = st.Attempt
-	reason, err := json.Marshal(schema.ReasonDoc{Code: schema.ReasonDispatching, Class: "in progress", Since: tx.now, EvaluatedAt: tx.now, ClearsWhen: "every server of the job has started its part",
-		Detail: mustJSON(map[string]any{"backend": "node", "attempt": st.Attempt, "since": tx.now})})
-	if err != nil {
-		return "", err
-	}
-	j.Reason = string(reason)
+	first := w.runs[st.Places[0].Server]
+	d := Dispatching{Backend: first.Backend, Cluster: first.Cluster, Attempt: st.Attempt, Since: tx.now}
+	j.Reason = d.reason(tx.now)
 	tx.Emit(schema.Event{Kind: schema.EventJobAllocated, Subject: j.ID, Job: j.ID, Tenant: j.Tenant}, map[string]any{"attempt": st.Attempt, "epoch": epoch})
 	return "", tx.setJobState(&j, schema.JobStarting, "")
 }
@@ -313,9 +309,6 @@ func (s *Store) SettleAttempt(ctx context.Context, job string, attempt int, unco
 		if a.ReleasedAt != 0 {
 			out = Settle{a.Outcome, j.State}
 			return nil
-		}
-		if err := tx.metered(); err != nil {
-			return err
 		}
 		isUnconfirmed := map[string]bool{}
 		for _, v := range unconfirmed {
@@ -438,16 +431,10 @@ func (tx *Tx) release(j schema.Job, a schema.Attempt, servers []schema.Server) e
 	if err := tx.db.Where("job = ? AND attempt = ? AND released_at = 0", a.Job, a.Attempt).Find(&held).Error; err != nil {
 		return err
 	}
-	queued := j.SubmittedAt
-	if a.Attempt > 1 {
-		if err := tx.db.Raw("SELECT released_at FROM attempts WHERE job = ? AND attempt = ?", a.Job, a.Attempt-1).Scan(&queued).Error; err != nil {
-			return err
-		}
-	}
 	var rows []schema.LedgerRow
 	for _, h := range held {
 		rows = append(rows, schema.LedgerRow{ID: fmt.Sprintf("%s/%d/%s/0", h.Job, h.Attempt, h.Accelerator), Kind: schema.LedgerUsage, Job: h.Job, Attempt: h.Attempt, Accelerator: h.Accelerator, Server: h.Server,
-			Tenant: j.Tenant, Project: j.Project, Spec: j.Spec, Model: j.Model, Region: h.Region, Queued: min(queued, h.AllocatedAt), Start: h.AllocatedAt, Running: a.RunningAt, Stopping: a.StoppingAt, End: tx.now, Outcome: a.Outcome})
+			Tenant: j.Tenant, Project: j.Project, Spec: j.Spec, Model: j.Model, Region: h.Region, Start: h.AllocatedAt, Running: a.RunningAt, Stopping: a.StoppingAt, End: tx.now, Outcome: a.Outcome})
 	}
 	if len(rows) > 0 {
 		if err := tx.db.CreateInBatches(rows, 200).Error; err != nil {

@@ -4,6 +4,8 @@ import (
 	"context"
 	"encoding/json"
 	"fmt"
+	"maps"
+	"slices"
 	"strings"
 	"time"
 
@@ -465,19 +467,21 @@ func (s *Store) DispatchAttempt(ctx context.Context, job string, attempt int) er
 			return nil // the stop that overtook us ends it
 		}
 		var rows []struct {
-			Server, Name, Device string
+			Server, Name, Cluster, Device string
 		}
-		if err := tx.db.Raw(`SELECT al.server, s.name, CASE WHEN ac.serial <> '' THEN ac.serial WHEN ac.uuid <> '' THEN ac.uuid ELSE ac.pci END AS device FROM allocations al JOIN servers s ON s.id = al.server JOIN accelerators ac ON ac.id = al.accelerator
+		if err := tx.db.Raw(`SELECT al.server, s.name, s.cluster, CASE WHEN ac.serial <> '' THEN ac.serial WHEN ac.uuid <> '' THEN ac.uuid ELSE ac.pci END AS device FROM allocations al JOIN servers s ON s.id = al.server JOIN accelerators ac ON ac.id = al.accelerator
 			WHERE al.job = ? AND al.attempt = ? ORDER BY s.name, ac.device_index, ac.id`, job, attempt).Scan(&rows).Error; err != nil {
 			return err
 		}
 		var peers []string
 		var servers []string
+		clusters := map[string]string{}
 		devices := map[string][]string{}
 		for _, r := range rows {
 			if _, seen := devices[r.Server]; !seen {
 				servers, peers = append(servers, r.Server), append(peers, r.Name)
 			}
+			clusters[r.Server] = r.Cluster
 			devices[r.Server] = append(devices[r.Server], r.Device)
 		}
 		run := agentproto.Run{Job: job, Attempt: attempt, WorkDir: j.WorkDir, Nodes: len(servers), Peers: peers}
@@ -493,7 +497,7 @@ func (s *Store) DispatchAttempt(ctx context.Context, job string, attempt int) er
 			if err != nil {
 				return err
 			}
-			if err := tx.queueTask(schema.Task{ID: RunTaskID(job, attempt, rank), Server: srv, Workflow: "job/" + job, Kind: schema.TaskRun, Job: job, Attempt: attempt, Epoch: a.Epoch, Payload: string(payload)}); err != nil {
+			if err := tx.queueTask(schema.Task{ID: RunTaskID(job, attempt, rank), Server: srv, Cluster: clusters[srv], Workflow: "job/" + job, Kind: schema.TaskRun, Job: job, Attempt: attempt, Epoch: a.Epoch, Payload: string(payload)}); err != nil {
 				return err
 			}
 		}
@@ -576,10 +580,12 @@ type JobStop struct {
 type AttemptStatus struct {
 	Job     schema.Job // its state, grace and time limit only
 	Attempt schema.Attempt
-	Tasks   int      // nodes' parts
-	Open    int      // those that have not ended
-	OpenOn  []string // their servers
-	Unsure  []string // servers where a part has ended without proof that no process is left
+	Tasks   int            // nodes' parts
+	Open    int            // those that have not ended
+	OpenOn  []string       // their servers
+	Unsure  []string       // servers where a part has ended without proof that no process is left
+	Away    bool           // a cluster that has an open part does not answer: nothing of it is known
+	BackAt  schema.Instant // such a cluster answers again since; 0 = always has
 }
 
 // AttemptStatus reads it. It is read for each news of each job: of the job and the tasks only what is asked for.
@@ -592,15 +598,28 @@ func (s *Store) AttemptStatus(ctx context.Context, job string, attempt int) (Att
 		return st, err
 	}
 	var tasks []schema.Task
-	err := s.read(ctx).Select("state", "none_left", "server").Where("job = ? AND attempt = ?", job, attempt).Order("id").Find(&tasks).Error
+	err := s.read(ctx).Select("state", "none_left", "server", "cluster").Where("job = ? AND attempt = ?", job, attempt).Order("id").Find(&tasks).Error
 	st.Tasks = len(tasks)
+	clusters := map[string]bool{}
 	for _, t := range tasks {
+		if t.Cluster != "" && !t.State.Ended() {
+			clusters[t.Cluster] = true
+		}
 		if !t.State.Ended() {
 			st.Open++
 			st.OpenOn = append(st.OpenOn, t.Server)
 		} else if !t.NoneLeft {
 			st.Unsure = append(st.Unsure, t.Server)
 		}
+	}
+	if err != nil || len(clusters) == 0 {
+		return st, err
+	}
+	var at []schema.Cluster
+	err = s.read(ctx).Where("name IN ?", slices.Sorted(maps.Keys(clusters))).Find(&at).Error
+	for _, c := range at {
+		st.Away = st.Away || c.DownSince != 0
+		st.BackAt = max(st.BackAt, c.UpSince)
 	}
 	return st, err
 }

@@ -148,3 +148,23 @@ func (s *Store) Policy(ctx context.Context) ([]schema.Spec, []schema.Quota, erro
 	}
 	return specs, quotas, s.read(ctx).Order("tenant, project, model").Find(&quotas).Error
 }
+
+// LiveAttempt is what a job holds now; nil where it holds nothing.
+func (s *Store) LiveAttempt(ctx context.Context, job string) (*LiveAttempt, error) {
+	var rows []schema.Allocation
+	if err := s.read(ctx).Where("job = ? AND released_at = 0", job).Order("server, accelerator").Find(&rows).Error; err != nil || len(rows) == 0 {
+		return nil, err
+	}
+	out := &LiveAttempt{}
+	for _, r := range rows {
+		if n := len(out.Places); n == 0 || out.Places[n-1].Server != r.Server {
+			out.Places = append(out.Places, Place{Server: r.Server})
+		}
+		last := &out.Places[len(out.Places)-1]
+		last.Accelerators = append(last.Accelerators, r.Accelerator)
+	}
+	if err := one(s.read(ctx).Where("id = ?", job).Take(&out.Job).Error, "job", job); err != nil {
+		return nil, err
+	}
+	return out, one(s.read(ctx).Where("job = ? AND attempt = ?", job, rows[0].Attempt).Take(&out.Attempt).Error, "attempt of job", job)
+}

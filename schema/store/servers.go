@@ -29,6 +29,7 @@ type NewServer struct {
 	MemoryBytes              int64
 	Profile                  string // empty = image
 	Backend                  string // empty = node
+	Cluster                  string // with another backend: the cluster that it is a node of
 	NVLinkDomain             string
 }
 
@@ -106,6 +107,12 @@ func (n *NewServer) check(at string) error {
 	if n.Backend != "node" && n.Backend != "slurm" && n.Backend != "kubernetes" {
 		return schema.Invalid(at+"backend", n.Backend, "node, slurm or kubernetes")
 	}
+	if n.Backend == "node" && n.Cluster != "" {
+		return schema.Invalid(at+"cluster", n.Cluster, "left out with backend node")
+	}
+	if n.Backend != "node" && !NamePattern.MatchString(n.Cluster) {
+		return schema.Invalid(at+"cluster", n.Cluster, "the name of the "+n.Backend+" cluster that it is a node of, as in the configuration")
+	}
 	if n.NVLinkDomain != "" && !NamePattern.MatchString(n.NVLinkDomain) {
 		return schema.Invalid(at+"nvlink_domain", n.NVLinkDomain, nameRight)
 	}
@@ -157,7 +164,7 @@ func (s *Store) EnrollServers(ctx context.Context, by string, ring *secret.Ring,
 			}
 			v := schema.Server{ID: NewID("srv", tx.now), Name: n.Name, Region: n.Region, Site: n.Site, Rack: n.Rack, Unit: n.Unit, Serial: n.Serial, MACs: strings.Join(n.MACs, ","),
 				Arch: n.Arch, BMCAddress: n.BMCAddress, BMCProtocol: n.BMCProtocol, Model: n.Model, Accelerators: n.Accelerators, CPUs: n.CPUs, MemoryBytes: n.MemoryBytes,
-				Profile: n.Profile, Backend: n.Backend, NVLinkDomain: n.NVLinkDomain, Phase: schema.PhaseEnrolled, CreatedAt: tx.now, UpdatedAt: tx.now}
+				Profile: n.Profile, Backend: n.Backend, Cluster: n.Cluster, NVLinkDomain: n.NVLinkDomain, Phase: schema.PhaseEnrolled, CreatedAt: tx.now, UpdatedAt: tx.now}
 			if err := tx.db.Create(&v).Error; err != nil {
 				return err
 			}

@@ -40,7 +40,7 @@ const RedeliverAfter = 3 * time.Second
 // ClaimTasks hands a server's agent what it is to do now: new tasks, stops, and what it was handed and has not
 // answered. It returns none without writing where there is nothing.
 func (s *Store) ClaimTasks(ctx context.Context, server string) ([]agentproto.Task, error) {
-	due := "server = ? AND ended = 0 AND (state = 'pending' OR ((state = 'claimed' OR stop_at > 0) AND delivered < ?))"
+	due := "server = ? AND ended = 0 AND cluster = '' AND (state = 'pending' OR ((state = 'claimed' OR stop_at > 0) AND delivered < ?))"
 	var n int64
 	if err := s.read(ctx).Raw("SELECT count(*) FROM tasks WHERE "+due, server, s.Now().Add(-RedeliverAfter)).Scan(&n).Error; err != nil || n == 0 {
 		return nil, err
@@ -136,6 +136,15 @@ func (tx *Tx) report(server string, r agentproto.TaskReport) error {
 	}
 	if err := tx.saveTask(&t); err != nil {
 		return err
+	}
+	if t.Cluster != "" && len(r.Devices) > 0 {
+		contested, err := tx.rebind(&t, r.Devices)
+		if err != nil {
+			return err
+		}
+		if err := tx.contest(t, contested); err != nil {
+			return err
+		}
 	}
 	if t.Kind == schema.TaskRun {
 		if started {

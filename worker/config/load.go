@@ -75,7 +75,8 @@ func lastParts() []string {
 	for _, s := range Settings() {
 		names = append(names, strings.Split(s.Path, ".")...)
 	}
-	return append(names, "cidr", "range", "relays", "interface", "router", "dns", "ntp", "domain", "mtu")
+	return append(names, "cidr", "range", "relays", "interface", "router", "dns", "ntp", "domain", "mtu",
+		"name", "kind", "owner", "api_version", "token_file", "jwt_key_file", "user", "conf", "bin_dir", "partition", "account", "log_dir", "kubeconfig", "context", "image")
 }
 
 func unknownSetting(name string, known []string) error {

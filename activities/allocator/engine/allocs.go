@@ -55,6 +55,39 @@ func (s *State) SetAllocation(in Allocation) {
 	}
 }
 
+// Rebind tells which accelerators live allocations really hold, where their backend chose others of the same servers than
+// were allocated. All that change places are told at once: none takes what another has yet to give.
+func (s *State) Rebind(all []Allocation) {
+	for _, in := range all {
+		if al := s.alloc(in.Job, in.Attempt); al != nil {
+			for _, dev := range al.accels {
+				dev.used -= al.each()
+				dev.holders = slices.DeleteFunc(dev.holders, func(o *alloc) bool { return o == al })
+			}
+			al.accels = al.accels[:0]
+		}
+	}
+	for _, in := range all {
+		al := s.alloc(in.Job, in.Attempt)
+		if al == nil {
+			continue
+		}
+		s.dirty = true
+		al.Places = slices.Clone(in.Places)
+		for _, place := range al.Places {
+			for _, id := range place.Accelerators {
+				dev := s.accel(id)
+				dev.used += al.each()
+				dev.holders = append(dev.holders, al)
+				al.accels = append(al.accels, dev)
+			}
+		}
+		for _, srv := range al.servers {
+			s.refresh(srv)
+		}
+	}
+}
+
 // SetCheckpoint notes that a running attempt has saved its work.
 func (s *State) SetCheckpoint(job string, attempt int, when time.Time) {
 	if al := s.alloc(job, attempt); al != nil {

@@ -97,6 +97,7 @@ The BMC's password comes from --bmc-password-file, from GPUPOOL_BMC_PASSWORD, or
 	f.Var(&memory, "memory", "memory, such as 2TiB")
 	f.StringVar(&in.Profile, "install-profile", "", "install profile")
 	f.StringVar(&in.Backend, "backend", "", "node, slurm or kubernetes")
+	f.StringVar(&in.Cluster, "cluster", "", "with backend slurm or kubernetes: the cluster that it is a node of")
 	f.StringVar(&in.NvlinkDomain, "nvlink-domain", "", "NVLink domain that the server belongs to")
 	return cmd
 }
@@ -274,7 +275,7 @@ func showServer(w io.Writer, s contract.Server, steps contract.StepList, acc []s
 	f.put("Ordered", fmt.Sprintf("%d x %s", s.Accelerators, s.Model))
 	f.put("BMC", s.BmcAddress+" ("+s.BmcProtocol+")")
 	f.put("MACs", strings.Join(s.Macs, " "))
-	f.put("Backend", s.Backend)
+	f.put("Backend", strings.TrimSpace(s.Backend+" "+s.Cluster))
 	f.put("Agent seen", words.Ago(s.AgentSeen, now))
 	for _, c := range cordons {
 		what := "the server"

@@ -72,6 +72,12 @@ func Devices(server, model string, n int) []agentproto.Device {
 // Available enrols server n and takes it through onboarding's record to available.
 func Available(t testing.TB, s *store.Store, n int, model string, accelerators int) schema.Server {
 	t.Helper()
+	return AvailableAs(t, s, NewServer(n, model, accelerators))
+}
+
+// AvailableAs is Available for a server that the test describes.
+func AvailableAs(t testing.TB, s *store.Store, as store.NewServer) schema.Server {
+	t.Helper()
 	ctx := context.Background()
 	must := func(err error) {
 		t.Helper()
@@ -79,11 +85,11 @@ func Available(t testing.TB, s *store.Store, n int, model string, accelerators i
 			t.Fatal(err)
 		}
 	}
-	in, err := s.EnrollServers(ctx, "test", Ring(t), []store.NewServer{NewServer(n, model, accelerators)})
+	in, err := s.EnrollServers(ctx, "test", Ring(t), []store.NewServer{as})
 	must(err)
 	v, err := s.BeginOnboarding(ctx, in[0].ID, "test")
 	must(err)
-	_, err = s.Heartbeat(ctx, v.ID, agentproto.Heartbeat{BootID: "boot-1", Devices: Devices(v.Name, model, accelerators)})
+	_, err = s.Heartbeat(ctx, v.ID, agentproto.Heartbeat{BootID: "boot-1", Devices: Devices(v.Name, as.Model, as.Accelerators)})
 	must(err)
 	must(s.SetStep(ctx, v.ID, v.Attempt, schema.StepBurnIn, schema.StepRunning, "testing"))
 	must(s.SetStep(ctx, v.ID, v.Attempt, schema.StepBurnIn, schema.StepDone, "passed"))

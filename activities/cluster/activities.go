@@ -1,0 +1,61 @@
+package cluster
+
+import (
+	"context"
+	"fmt"
+	"log/slog"
+	"time"
+
+	"go.temporal.io/sdk/activity"
+
+	"gpupool/activities/temporalerr"
+	"gpupool/schema"
+	"gpupool/schema/store"
+)
+
+// Activities is registered with a cluster's task queue.
+type Activities struct {
+	Store  *store.Store
+	Kind   schema.ClusterKind
+	Open   func(ctx context.Context) (Backend, error) // reaches the cluster; it need not answer yet
+	Timing Timing
+	Holder string // who takes the cluster: host and process
+	Log    *slog.Logger
+}
+
+// Connect serves a cluster until its context ends, its worker stops, or another connector has taken it.
+func (a *Activities) Connect(ctx context.Context, cluster string) error {
+	ctx, cancel := context.WithCancel(ctx)
+	defer cancel()
+	go func() {
+		tick := time.NewTicker(time.Second) // a look at a cluster that doesn't answer takes longer than a heartbeat may
+		defer tick.Stop()
+		for {
+			select {
+			case <-activity.GetWorkerStopChannel(ctx):
+				cancel()
+				return
+			case <-ctx.Done():
+				return
+			case <-tick.C:
+				activity.RecordHeartbeat(ctx)
+			}
+		}
+	}()
+	return temporalerr.Wrap(a.Run(ctx, cluster))
+}
+
+// Run is Connect outside Temporal.
+func (a *Activities) Run(ctx context.Context, cluster string) error {
+	epoch, err := a.Store.TakeCluster(ctx, cluster, a.Kind, a.Holder)
+	if err != nil {
+		return fmt.Errorf("taking cluster %s: %w", cluster, err)
+	}
+	b, err := a.Open(ctx)
+	if err != nil {
+		return fmt.Errorf("reaching cluster %s: %w", cluster, err)
+	}
+	defer b.Close()
+	a.Log.Info("connector serves", "cluster", cluster, "kind", a.Kind, "epoch", epoch)
+	return newConnector(cluster, a.Store, a.Store.Connector(cluster, epoch), b, a.Timing, a.Log).run(ctx)
+}

@@ -1,0 +1,141 @@
+// Package cluster runs jobs on Slurm and Kubernetes. For each cluster one connector stands where a server's agent stands
+// on its own: it takes the run tasks of the cluster's servers, has the cluster run them, and reports as an agent does. So
+// a job's process, the allocator and the ledger know of no backend.
+//
+// Invariants: the pool places, the cluster runs: a run is pinned to its nodes. What the cluster runs is what the record
+// binds: a run is submitted held, bound under the connector's epoch, and only then started, so that a lost answer, a
+// second connector or a late one makes at most a held run that is taken away. Every decision is made from the record and
+// one look at the cluster, never from what was said before. Not here: one cluster's protocol (slurm, kube).
+package cluster
+
+import (
+	"context"
+	"time"
+
+	"gpupool/schema"
+)
+
+// Backend is one cluster. Its methods are safe for concurrent use, idempotent, and give up when ctx does.
+type Backend interface {
+	// Observe looks at the whole cluster. known are the runs that the record binds: each that the cluster still knows, in
+	// whatever state, is in the answer. An error means that nothing is known now.
+	Observe(ctx context.Context, known []Ref) (View, error)
+	// Submit hands a run to the cluster, held: it must not begin before Start. The next look shows it.
+	Submit(ctx context.Context, r Run) error
+	// Start lets a held run begin.
+	Start(ctx context.Context, ref Ref) error
+	// Stop asks a run to end; kill leaves it no time for it. One that is gone is no error.
+	Stop(ctx context.Context, ref Ref, kill bool) error
+	// Output is what a part of a run has written, from an offset in bytes; at most 64 KiB of it.
+	Output(ctx context.Context, ref Ref, k Key, rank int, offset int64) ([]byte, error)
+
+	// Join makes a server a node of the cluster, where the cluster knows of it in some way.
+	Join(ctx context.Context, node string) error
+	// Drain keeps new work off a node, with a reason that people read there. What runs goes on.
+	Drain(ctx context.Context, node, reason string) error
+	// Resume takes back a drain of ours.
+	Resume(ctx context.Context, node string) error
+	// Leave takes a drained node out of the cluster.
+	Leave(ctx context.Context, node string) error
+
+	// Changed tells that something has happened and a look is worth it; nil where the cluster can only be asked.
+	Changed() <-chan struct{}
+	Close()
+}
+
+// Key names an attempt, in the record and, as a label or comment, in the cluster.
+type Key struct {
+	Job     string
+	Attempt int
+}
+
+// Ref is what the cluster calls a run. Native may be given out again: with Submitted, by the cluster's clock, it is
+// unique.
+type Ref struct {
+	Native    string
+	Submitted schema.Instant
+}
+
+// Run is an attempt to be run.
+type Run struct {
+	Key
+	Tenant, Project, Name string
+	Command               []string
+	Env                   map[string]string
+	WorkDir               string
+	Limit, Grace          time.Duration // 0 = no limit
+	Parts                 []Part        // in order of rank
+	Accelerators          int           // a node
+	CPUs                  int           // a node; 0 = the cluster's default
+	MemoryBytes           int64         // a node; 0 = the cluster's default
+	Vendor                schema.Vendor // of its accelerators
+}
+
+// Part is one node's part of a run.
+type Part struct {
+	Node string
+	Env  map[string]string // GPUPOOL_RANK and the like
+}
+
+// Device is an accelerator as a cluster names it: by UUID, or where that is empty by the driver's index.
+type Device struct {
+	UUID  string
+	Index int
+}
+
+// Seen is a run as the cluster has it.
+type Seen struct {
+	Key
+	Ref
+	Held        bool           // submitted, not started
+	State, Why  string         // the cluster's own words
+	Began       schema.Instant // by the cluster's clock; 0 = not yet
+	Ended       schema.Instant
+	Interrupted schema.AttemptOutcome // AttemptLost to hardware, AttemptPreempted by the cluster; else empty
+	Parts       []SeenPart            // by rank
+}
+
+// Over reports whether nothing of it will run any more.
+func (s Seen) Over() bool {
+	for _, p := range s.Parts {
+		if !p.State.Ended() {
+			return false
+		}
+	}
+	return true
+}
+
+// SeenPart is one node's part of a run, in the words of a task.
+type SeenPart struct {
+	State    schema.TaskState // pending, running, done, failed, cancelled
+	Exit     *int
+	Signal   string
+	NoneLeft bool     // the cluster says that no process of it is left
+	Devices  []Device // what the cluster bound; nil = not known
+}
+
+// View is one look at a cluster.
+type View struct {
+	Runs    []Seen
+	Nodes   map[string]Node
+	Foreign []Foreign
+}
+
+// Node is a server as its cluster has it.
+type Node struct {
+	Ready   bool   // it would run what it is given
+	Why     string // why not
+	Idle    bool   // the cluster says that no process of any job is on it
+	Drained bool   // new work is kept off it
+	Ours    bool   // by us; else by a person or the cluster itself
+	Reason  string // of the drain, without our mark
+	By      string // who drained it, where the cluster tells
+}
+
+// Foreign is work on a node that is not the pool's and holds accelerators.
+type Foreign struct {
+	Node    string
+	What    string   // for people: "slurm job 17 of alice"
+	Devices []Device // nil = not known which: Count
+	Count   int
+}

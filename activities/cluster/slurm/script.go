@@ -1,0 +1,88 @@
+package slurm
+
+import (
+	"cmp"
+	"fmt"
+	"maps"
+	"slices"
+	"strconv"
+	"strings"
+	"time"
+
+	"gpupool/activities/cluster"
+)
+
+// description is a job to be submitted, the same for sbatch and slurmrestd.
+type description struct {
+	Name, Comment, Partition, Account string
+	Nodes                             []string
+	Gres                              string // a node
+	CPUs                              int    // a node
+	MemoryMB                          int64  // a node
+	Minutes                           int64  // 0 = no limit
+	WorkDir, Output, Script           string
+}
+
+func (d description) limit() string {
+	if d.Minutes == 0 {
+		return "UNLIMITED"
+	}
+	return strconv.FormatInt(d.Minutes, 10)
+}
+
+// limitMargin is how much longer than the pool's own limit and grace Slurm's is: the pool ends jobs, Slurm's limit is
+// there for when the pool can't.
+const limitMargin = 10 * time.Minute
+
+// searchPath is what the job's environment begins with; the job's own variables come on top.
+const searchPath = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"
+
+func (s *Slurm) describe(r cluster.Run) description {
+	d := description{Name: "gpupool-" + r.Job, Comment: s.mark() + r.Job + ":" + strconv.Itoa(r.Attempt), Partition: s.cfg.Partition, Account: s.cfg.Account,
+		Gres: "gpu:" + strconv.Itoa(r.Accelerators), CPUs: r.CPUs, MemoryMB: r.MemoryBytes >> 20, WorkDir: "/", Output: "/dev/null"}
+	if r.Limit > 0 {
+		d.Minutes = int64((r.Limit + r.Grace + limitMargin + time.Minute - 1) / time.Minute)
+	}
+	for _, p := range r.Parts {
+		d.Nodes = append(d.Nodes, p.Node)
+	}
+	d.Script = s.script(r)
+	return d
+}
+
+// script runs the job's command once on each node. srun starts it where there are several: all begin together, and one
+// that fails takes the others along. TERM reaches the command's whole process tree by scancel --full.
+func (s *Slurm) script(r cluster.Run) string {
+	var part strings.Builder
+	part.WriteString("case $SLURMD_NODENAME in\n")
+	for _, p := range r.Parts {
+		part.WriteString(quote(p.Node) + ")\n" + exports(p.Env) + ";;\n")
+	}
+	part.WriteString("*) echo \"gpupool: $SLURMD_NODENAME is no node of this job\" >&2; exit 125;;\nesac\n")
+	part.WriteString(exports(r.Env))
+	if s.cfg.LogDir != "" {
+		part.WriteString("exec >>" + strings.TrimSuffix(quote(s.logFile(r.Key, "")), ".log'") + "'\"$GPUPOOL_RANK\"'.log' 2>&1 </dev/null\n")
+	}
+	part.WriteString("cd " + quote(cmp.Or(r.WorkDir, "/tmp")) + " || exit 125\nexec")
+	for _, a := range r.Command {
+		part.WriteString(" " + quote(a))
+	}
+	part.WriteString("\n")
+	head := "#!/bin/bash\nexport PATH=" + searchPath + "\n"
+	if len(r.Parts) == 1 {
+		return head + part.String()
+	}
+	return head + fmt.Sprintf("export SLURM_EXPORT_ENV=ALL\nexec srun --nodes=%d --ntasks=%d --ntasks-per-node=1 --kill-on-bad-exit=1 --input=none --output=/dev/null --error=/dev/null bash -c %s\n",
+		len(r.Parts), len(r.Parts), quote(part.String()))
+}
+
+func exports(env map[string]string) string {
+	var b strings.Builder
+	for _, k := range slices.Sorted(maps.Keys(env)) {
+		b.WriteString("export " + k + "=" + quote(env[k]) + "\n")
+	}
+	return b.String()
+}
+
+// quote makes a word that bash reads as it is.
+func quote(s string) string { return "'" + strings.ReplaceAll(s, "'", `'\''`) + "'" }

@@ -1,0 +1,39 @@
+package worker
+
+import (
+	"context"
+	"fmt"
+
+	sdkworker "go.temporal.io/sdk/worker"
+
+	"gpupool/activities/cluster"
+	"gpupool/activities/cluster/slurm"
+	"gpupool/schema"
+	"gpupool/worker/config"
+	"gpupool/workflows"
+)
+
+// clusters offers to serve the configured clusters. One of the processes that offer a cluster serves it, the others stand
+// by.
+func (p *Process) clusters(ctx context.Context) error {
+	for _, c := range p.Config.Clusters {
+		w := sdkworker.New(p.Client, workflows.ClusterQueue(c.Name), sdkworker.Options{DisableWorkflowWorker: true, MaxConcurrentActivityTaskPollers: 1, WorkerStopTimeout: stopWithin})
+		log := p.log.With("part", "cluster")
+		w.RegisterActivity(&cluster.Activities{Store: p.Store, Kind: schema.ClusterKind(c.Kind), Holder: identity(), Log: log,
+			Open: func(context.Context) (cluster.Backend, error) {
+				if c.Kind == config.Slurm {
+					return slurm.Open(slurm.Config{Owner: c.Owner, URL: c.URL, Version: c.APIVersion, TokenFile: c.TokenFile, KeyFile: c.JWTKeyFile, User: c.User, BinDir: c.BinDir, Conf: c.Conf,
+						Partition: c.Partition, Account: c.Account, LogDir: c.LogDir, Log: log})
+				}
+				return nil, schema.Invalid("clusters.kind", c.Kind, "slurm")
+			}})
+		if err := w.Start(); err != nil {
+			return fmt.Errorf("starting the connector of cluster %s: %w", c.Name, err)
+		}
+		p.onStop(w.Stop)
+		if err := p.host(ctx, "cluster/"+c.Name, workflows.Cluster, c.Name); err != nil {
+			return err
+		}
+	}
+	return nil
+}
