@@ -11,7 +11,7 @@ TOOLS := build/tools
 GOLANGCI_VERSION := v2.15.0
 GOLANGCI := $(TOOLS)/golangci-lint-$(GOLANGCI_VERSION)
 
-.PHONY: help build binary demo test unit lint generate generate-check bench browser chaos soak clean
+.PHONY: help build binary demo test unit lint generate generate-check bench netns browser chaos soak clean
 
 help: ## list the targets
 	@sed -nE 's/^([a-z-]+):.*## (.*)/  make \1\t\2/p' $(MAKEFILE_LIST) | expand -t 24
@@ -53,7 +53,12 @@ generate-check: ## fail where generated files differ from what the generators ma
 		echo "generated files are out of date: run 'make generate' and commit what it changes" >&2; exit 1; \
 	fi
 
+netns: ## the boot service with other people's clients and firmware, in network namespaces; as root, 5 minutes
+	@deploy/packages.sh netns
+	go test -count 1 -tags netns -timeout 20m -v $(if $(RUN),-run '$(RUN)') ./pxe/realclients
+
 bench: binary ## measure; ONLY=group for one of system, engine, pxe, ...; writes build/bench.json
+	@[ "$(ONLY)" != pxe ] || deploy/packages.sh netns
 	@build/gpupool bench $(if $(ONLY),--only $(ONLY)) --json build/bench.json
 
 browser: ## walk through the console in a real browser (chromium); pictures in build/browser

@@ -1,7 +1,9 @@
 #!/bin/sh
-# Installs the Debian packages of packages.txt that are missing. As root only: otherwise it says what
-# is missing and goes on, since the tests that need it skip with a reason.
+# Installs the Debian packages of packages.txt that are missing; with an argument, as in `packages.sh netns`, those of
+# packages-netns.txt. As root only: otherwise it says what is missing and goes on, since the tests that need it skip
+# with a reason.
 set -eu
+list=$(dirname "$0")/packages${1:+-$1}.txt
 
 missing=
 while read -r package sign; do
@@ -11,7 +13,7 @@ while read -r package sign; do
 	*) found=$(command -v "$sign" || true) ;;
 	esac
 	[ -n "$found" ] || missing="$missing $package"
-done <"$(dirname "$0")/packages.txt"
+done <"$list"
 
 [ -n "$missing" ] || exit 0
 

@@ -10,6 +10,7 @@ import (
 	"sync"
 	"time"
 
+	"github.com/insomniacslk/dhcp/dhcpv4"
 	"golang.org/x/net/ipv4"
 
 	"gpupool/pxe/boot"
@@ -87,6 +88,50 @@ type packet struct {
 	to *conn
 }
 
+// queue is one worker's. What goes on with an exchange is worked on before what begins one: when a whole site comes up
+// at once, finishing what was offered is worth more than offers that will be too late.
+type queue struct{ begun, new chan packet }
+
+// How many packets wait for one worker. Few that begin: an OFFER that waited for long is one that its client has given up.
+const (
+	waitBegun = 32
+	waitNew   = 8
+)
+
+func (q queue) of(p *Packet) chan packet {
+	if p.Type == dhcpv4.MessageTypeDiscover {
+		return q.new
+	}
+	return q.begun
+}
+
+// next waits for a packet; ok is false when both channels are closed and empty.
+func (q *queue) next() (p packet, ok bool) {
+	select {
+	case p, ok = <-q.begun:
+		if ok {
+			return p, true
+		}
+		q.begun = nil
+	default:
+	}
+	for q.begun != nil || q.new != nil {
+		select {
+		case p, ok = <-q.begun:
+			if ok {
+				return p, true
+			}
+			q.begun = nil
+		case p, ok = <-q.new:
+			if ok {
+				return p, true
+			}
+			q.new = nil
+		}
+	}
+	return packet{}, false
+}
+
 // conn is a socket with what IP_PKTINFO tells and takes.
 type conn struct {
 	*ipv4.PacketConn
@@ -102,10 +147,10 @@ const readBuffer = 8 << 20
 func (s *Server) Serve(ctx context.Context, main, pxe net.PacketConn) error {
 	ctx, cancel := context.WithCancel(ctx)
 	defer cancel()
-	queues := make([]chan packet, s.cfg.Limits.Workers)
+	queues := make([]queue, s.cfg.Limits.Workers)
 	var workers, readers sync.WaitGroup
 	for i := range queues {
-		queues[i] = make(chan packet, 32)
+		queues[i] = queue{make(chan packet, waitBegun), make(chan packet, waitNew)}
 		workers.Go(func() { s.work(ctx, queues[i]) })
 	}
 	if l, ok := s.inventory.(boot.Lister); ok {
@@ -141,7 +186,8 @@ func (s *Server) Serve(ctx context.Context, main, pxe net.PacketConn) error {
 	}
 	cancel()
 	for _, q := range queues {
-		close(q)
+		close(q.begun)
+		close(q.new)
 	}
 	workers.Wait()
 	close(errs)
@@ -175,13 +221,16 @@ func (s *Server) learn(ctx context.Context, l boot.Lister) {
 	}
 }
 
-// read parses what comes in and hands it to the worker of its MAC, so that one machine's packets stay in order.
-// Where the worker is behind, the oldest packet goes: its client has given up on it soonest.
-func (s *Server) read(ctx context.Context, c *conn, queues []chan packet) error {
+// read parses what comes in and hands it to the worker of its MAC, so that no two of one machine's packets are worked
+// on at once. Where the worker is behind, the oldest packet goes: its client has given up on it soonest.
+func (s *Server) read(ctx context.Context, c *conn, queues []queue) error {
 	seed := maphash.MakeSeed()
-	buf := make([]byte, 1<<16)
+	batch := make([]ipv4.Message, 32) // by one system call, where as many wait
+	for i := range batch {
+		batch[i] = ipv4.Message{Buffers: [][]byte{make([]byte, longest)}, OOB: ipv4.NewControlMessage(ipv4.FlagDst | ipv4.FlagInterface)}
+	}
 	for {
-		n, cm, src, err := c.ReadFrom(buf)
+		n, err := c.ReadBatch(batch, 0)
 		if err != nil {
 			if ctx.Err() != nil || errors.Is(err, net.ErrClosed) {
 				return nil
@@ -189,30 +238,47 @@ func (s *Server) read(ctx context.Context, c *conn, queues []chan packet) error 
 			s.log.Warn("dhcp read", "err", err)
 			continue
 		}
-		// The gate comes before everything that costs: a flood is turned away by a look at the header.
-		if mac, ok := headerMAC(buf[:n]); ok && !s.gate.admit(mac, s.now()) {
-			s.Metrics.limited.Add(1)
-			continue
-		}
-		p, err := Parse(buf[:n])
-		if err != nil {
-			var g Garbage
-			errors.As(err, &g)
-			s.Metrics.dropped(g)
-			continue
-		}
-		a := Arrival{PXEPort: c.pxe}
-		if u, ok := src.(*net.UDPAddr); ok {
-			a.Src = netip.AddrPortFrom(u.AddrPort().Addr().Unmap(), u.AddrPort().Port())
-		}
-		if cm != nil {
-			a.IfIndex = cm.IfIndex
-			if d, ok := netip.AddrFromSlice(cm.Dst); ok {
-				a.Dst = d.Unmap()
+		for _, m := range batch[:n] {
+			if p, ok := s.admitted(m.Buffers[0][:m.N]); ok {
+				s.enqueue(queues[maphash.String(seed, p.MAC)%uint64(len(queues))].of(p), packet{p, arrival(m, c.pxe), c})
 			}
 		}
-		s.enqueue(queues[maphash.String(seed, p.MAC)%uint64(len(queues))], packet{p, a, c})
 	}
+}
+
+// longest is room for any message: clients are told to send 576 bytes at least, and never send more than a frame.
+const longest = 9216
+
+// admitted parses what the limits let through.
+func (s *Server) admitted(b []byte) (*Packet, bool) {
+	// The gate comes before everything that costs: a flood is turned away by a look at the header.
+	if mac, ok := headerMAC(b); ok && !s.gate.admit(mac, s.now()) {
+		s.Metrics.limited.Add(1)
+		return nil, false
+	}
+	p, err := Parse(b)
+	if err != nil {
+		var g Garbage
+		errors.As(err, &g)
+		s.Metrics.dropped(g)
+		return nil, false
+	}
+	return p, true
+}
+
+func arrival(m ipv4.Message, pxePort bool) Arrival {
+	a := Arrival{PXEPort: pxePort}
+	if u, ok := m.Addr.(*net.UDPAddr); ok {
+		a.Src = netip.AddrPortFrom(u.AddrPort().Addr().Unmap(), u.AddrPort().Port())
+	}
+	var cm ipv4.ControlMessage
+	if cm.Parse(m.OOB[:m.NN]) == nil {
+		a.IfIndex = cm.IfIndex
+		if d, ok := netip.AddrFromSlice(cm.Dst); ok {
+			a.Dst = d.Unmap()
+		}
+	}
+	return a
 }
 
 func (s *Server) enqueue(q chan packet, p packet) {
@@ -230,8 +296,8 @@ func (s *Server) enqueue(q chan packet, p packet) {
 	}
 }
 
-func (s *Server) work(ctx context.Context, q <-chan packet) {
-	for p := range q {
+func (s *Server) work(ctx context.Context, q queue) {
+	for p, ok := q.next(); ok; p, ok = q.next() {
 		r, ok := s.answer(ctx, p.p, p.a)
 		if !ok {
 			continue

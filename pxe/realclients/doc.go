@@ -4,7 +4,8 @@
 //
 // They need root, Linux namespaces and Debian's packages, and so a build tag:
 //
-//	go test -tags netns ./pxe/realclients
+//	make netns
 //
-// A test whose program is missing is skipped, and says which package has it.
+// A test whose program is missing is skipped, and says which package has it. How fast the service is beside others is
+// measured by `make bench ONLY=pxe`.
 package realclients

@@ -12,7 +12,6 @@ import (
 
 // FindLeases is every row of the MACs, in whatever subnet, and of the addresses, in whatever state; each row once.
 func (s *Store) FindLeases(ctx context.Context, macs, ips []string) ([]schema.Lease, error) {
-	var out []schema.Lease
 	var parts []string
 	var args []any
 	for _, by := range []struct {
@@ -30,7 +29,20 @@ func (s *Store) FindLeases(ctx context.Context, macs, ips []string) ([]schema.Le
 	if len(parts) == 0 {
 		return nil, nil
 	}
-	return out, s.read(ctx).Raw("SELECT * FROM leases WHERE "+strings.Join(parts, " OR "), args...).Scan(&out).Error
+	rows, err := s.read(ctx).Raw("SELECT ip, subnet, mac, client_id, server, state, offered_at, bound_at, expires_at FROM leases WHERE "+strings.Join(parts, " OR "), args...).Rows()
+	if err != nil {
+		return nil, err
+	}
+	defer rows.Close()
+	var out []schema.Lease
+	for rows.Next() { // by hand: it is asked for each DISCOVER
+		var l schema.Lease
+		if err := rows.Scan(&l.IP, &l.Subnet, &l.MAC, &l.ClientID, &l.Server, &l.State, &l.OfferedAt, &l.BoundAt, &l.ExpiresAt); err != nil {
+			return nil, err
+		}
+		out = append(out, l)
+	}
+	return out, rows.Err()
 }
 
 // padded repeats the last value up to the next power of four, so that lists of all lengths make few statements.

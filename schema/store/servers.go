@@ -226,6 +226,12 @@ func (s *Store) ServerByMAC(ctx context.Context, mac string) (schema.Server, err
 	return v, one(s.read(ctx).Where("id = (SELECT server FROM server_macs WHERE mac = ?)", mac).Take(&v).Error, "server with MAC", mac)
 }
 
+// ServerMACs is every MAC that a server has.
+func (s *Store) ServerMACs(ctx context.Context) ([]string, error) {
+	var out []string
+	return out, s.read(ctx).Raw("SELECT mac FROM server_macs ORDER BY mac").Scan(&out).Error
+}
+
 // ServerFilter narrows Servers; empty fields don't.
 type ServerFilter struct {
 	Region, Site, Rack string

@@ -38,6 +38,7 @@ func New(s *store.Store, ttl time.Duration) *Store {
 
 var (
 	_ boot.Inventory = (*Store)(nil)
+	_ boot.Lister    = (*Store)(nil)
 	_ boot.Tokens    = (*Store)(nil)
 	_ boot.Recorder  = (*Store)(nil)
 	_ lease.Store    = Leases{}
@@ -54,6 +55,9 @@ func (s *Store) ByID(ctx context.Context, id string) (boot.Machine, bool, error)
 	v, err := s.db.Server(ctx, id)
 	return s.machine(ctx, v, err)
 }
+
+// MACs is every MAC of the inventory.
+func (s *Store) MACs(ctx context.Context) ([]string, error) { return s.db.ServerMACs(ctx) }
 
 func (s *Store) machine(ctx context.Context, v schema.Server, err error) (boot.Machine, bool, error) {
 	if schema.Is(err, schema.CodeNotFound) {

@@ -8,6 +8,7 @@ import (
 	"errors"
 	"fmt"
 	mathrand "math/rand/v2"
+	"slices"
 	"sync"
 	"sync/atomic"
 	"testing"
@@ -73,6 +74,9 @@ func TestAnArmingIsSeenByTheNextPacketAndOnlyWhileTheAttemptLives(t *testing.T) 
 	ok(t, err)
 	if !found || m.ID != v.ID || m.Armed == nil || m.Armed.Attempt != 1 {
 		t.Fatalf("an armed server is seen as %+v", m)
+	}
+	if all, err := b.MACs(t.Context()); err != nil || !slices.Contains(all, v.MACs) {
+		t.Fatalf("MACs: %v %v, want %s among them", all, err, v.MACs)
 	}
 	if _, found, err := b.ByMAC(t.Context(), "02:00:00:00:00:99"); err != nil || found {
 		t.Fatalf("an unknown MAC is found: %v %v", found, err)
