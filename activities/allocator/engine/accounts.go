@@ -2,6 +2,7 @@ package engine
 
 import (
 	"math"
+	"slices"
 	"time"
 )
 
@@ -10,15 +11,16 @@ type accountKey struct{ tenant, project string }
 // account is what a tenant (project "") or a project may hold and holds.
 type account struct {
 	accountKey
-	parent     *account   // the tenant of a project
-	chain      []*account // itself and its parent: what it holds counts for each
-	weight     float64
-	maxRunning int
-	running    int
-	quotas     map[string]*quota // by model; "" = all
-	held       map[string]*held
-	groups     []*group // its lines in the queue, one a priority
-	share      share
+	parent      *account   // the tenant of a project
+	chain       []*account // itself and its parent: what it holds counts for each
+	weight      float64
+	maxRunning  int
+	maxPriority int
+	running     int
+	quotas      map[string]*quota // by model; "" = all
+	held        map[string]*held
+	groups      []*group // its lines in the queue, one a priority
+	share       share
 }
 
 // share is a fair share as it was worked out last.
@@ -48,7 +50,7 @@ func (s *State) account(tenant, project string) *account {
 	key := accountKey{tenant, project}
 	a := s.accounts[key]
 	if a == nil {
-		a = &account{accountKey: key, weight: 1, quotas: map[string]*quota{}, held: map[string]*held{}}
+		a = &account{accountKey: key, weight: 1, maxPriority: math.MaxInt, quotas: map[string]*quota{}, held: map[string]*held{}}
 		if project != "" {
 			a.parent = s.account(tenant, "")
 		}
@@ -92,12 +94,6 @@ func (s *State) SetQuota(q Quota) {
 	}
 	a.quotas[q.Model] = row
 	s.guard(q.Model, row, +1)
-	if q.Weight > 0 {
-		a.weight = q.Weight
-	}
-	if q.Model == "" {
-		a.maxRunning = max(q.MaxRunningJobs, 0)
-	}
 }
 
 // scaled turns accelerators into thousandths without overflow.
@@ -105,15 +101,52 @@ func scaled(n int64) int64 {
 	return min(max(n, 0), math.MaxInt64/whole/4) * whole
 }
 
-// RemoveQuota takes a quota away; the weight and the running-job limit go with that of all models.
+// RemoveQuota takes a quota away.
 func (s *State) RemoveQuota(tenant, project, model string) {
 	s.changed()
 	a := s.account(tenant, project)
 	s.guard(model, a.quotas[model], -1)
 	delete(a.quotas, model)
-	if model == "" {
-		a.weight, a.maxRunning = 1, 0
+}
+
+// SetAccount sets what holds for a tenant or project; the zero Account takes everything back. A new cap moves the
+// jobs that wait, each at its place by submit order.
+func (s *State) SetAccount(in Account) {
+	s.dirty = true
+	a := s.account(in.Tenant, in.Project)
+	a.weight, a.maxRunning = in.Weight, max(in.MaxRunningJobs, 0)
+	if in.Weight <= 0 {
+		a.weight = 1
 	}
+	a.share.known = false
+	top := math.MaxInt
+	if in.MaxPriority != nil {
+		top = *in.MaxPriority
+	}
+	if a.maxPriority == top {
+		return
+	}
+	a.maxPriority = top
+	var moved []*job
+	for _, j := range s.jobs {
+		if j.Tenant == in.Tenant && (in.Project == "" || j.Project == in.Project) && s.capped(&j.Job, j.asked) != j.Priority {
+			moved = append(moved, j)
+		}
+	}
+	slices.SortFunc(moved, compareJobs)
+	for _, j := range moved {
+		again := j.Job
+		again.Priority = j.asked
+		s.SetJob(again)
+	}
+}
+
+// capped is the priority a job has of the one it asks for.
+func (s *State) capped(j *Job, asked int) int {
+	for _, a := range s.chain(j.Tenant, j.Project) {
+		asked = min(asked, a.maxPriority)
+	}
+	return asked
 }
 
 func (s *State) guard(model string, q *quota, sign int) {
@@ -152,7 +185,11 @@ func (s *State) book(al *alloc, now int64, sign int64) {
 		a.share.known = false
 	}
 	if al.Array != "" {
-		s.array(al.Array).running += int(sign)
+		arr := s.array(al.Array)
+		arr.running += int(sign)
+		if arr.running == 0 && arr.waiting == 0 {
+			delete(s.arrays, al.Array)
+		}
 	}
 }
 
@@ -221,6 +258,12 @@ func (d *decayed) turn(now int64, delta float64, halfLife time.Duration) {
 func (d *decayed) charge(now int64, amount float64, halfLife time.Duration) {
 	d.turn(now, 0, halfLife)
 	d.value += amount
+}
+
+// merge adds another usage to this one.
+func (d *decayed) merge(o *decayed, now int64, halfLife time.Duration) {
+	d.charge(now, o.worth(now, halfLife), halfLife)
+	d.rate += o.rate
 }
 
 // shareOf is an account's dominant share: over the models, the largest part of what is installed, by decayed usage

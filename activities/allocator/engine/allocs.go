@@ -38,14 +38,19 @@ func (s *State) SetAllocation(in Allocation) {
 	if al := s.alloc(in.Job, in.Attempt); al != nil {
 		al.TimeLimit, al.Checkpoint = in.TimeLimit, in.Checkpoint
 		if !in.GraceUntil.IsZero() {
-			al.GraceUntil, al.For, al.told = in.GraceUntil, in.For, true
+			al.GraceUntil = in.GraceUntil
+			s.doom(al, in.For)
 		}
 		s.expect(al)
 		s.recommit(al)
 		return
 	}
 	in.Places = slices.Clone(in.Places)
-	s.take(&alloc{Allocation: in, told: !in.GraceUntil.IsZero()})
+	al := &alloc{Allocation: in}
+	if !in.GraceUntil.IsZero() {
+		s.doom(al, in.For)
+	}
+	s.take(al)
 	if j := s.jobs[in.Job]; j != nil {
 		if j.Attempt <= in.Attempt {
 			s.drop(j, "the job runs")
@@ -103,6 +108,22 @@ func (s *State) SetTimeLimit(job string, attempt int, limit time.Duration) {
 		s.expect(al)
 		s.recommit(al)
 	}
+}
+
+// doom notes that an allocation was told to end for a job, which will not tell it again.
+func (s *State) doom(al *alloc, winner string) {
+	if al.told {
+		return
+	}
+	al.told, al.For = true, winner
+	if winner == "" {
+		return
+	}
+	s.ending[winner] = append(s.ending[winner], al)
+	if s.pairs[winner] == nil {
+		s.pairs[winner] = map[string]bool{}
+	}
+	s.pairs[winner][al.Job] = true
 }
 
 // expect sets when an allocation will be over and tells its servers.
@@ -198,6 +219,12 @@ func (s *State) Release(job string, attempt int, when time.Time) {
 func (s *State) give(al *alloc, when int64) {
 	s.dirty = true
 	al.gone = true
+	if al.told && al.For != "" {
+		s.ending[al.For] = slices.DeleteFunc(s.ending[al.For], func(o *alloc) bool { return o == al })
+		if len(s.ending[al.For]) == 0 {
+			delete(s.ending, al.For)
+		}
+	}
 	s.running(al, -1)
 	list := slices.DeleteFunc(s.allocs[al.Job], func(o *alloc) bool { return o == al })
 	if len(list) == 0 {
@@ -244,8 +271,10 @@ func (s *State) Revert(job string, attempt int) {
 	s.penalize(al, s.now, -1)
 	s.give(al, ns(al.Started))
 	if al.job != nil {
+		again := al.job.Job
+		again.Priority = al.job.asked
 		s.reverting = true
-		s.SetJob(al.job.Job)
+		s.SetJob(again)
 		s.reverting = false
 	}
 }

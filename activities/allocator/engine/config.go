@@ -36,7 +36,7 @@ type Config struct {
 	NoPreemption bool
 	// MinRunTime protects a job from preemption so long after its start. 0 = no protection.
 	MinRunTime time.Duration
-	// Grace is what a victim is given between the signal and the kill. 0 = 30 s. Negative = none.
+	// Grace is what a victim that asks for none is given between the signal and the kill. 0 = 30 s. Negative = none.
 	Grace time.Duration
 	// PreemptionTests bounds how many shapes search for victims in a cycle. 0 = 16.
 	PreemptionTests int

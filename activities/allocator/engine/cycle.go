@@ -350,11 +350,12 @@ func (s *State) tryPlanned(j *job, out *Result) {
 
 // advance starts the first job of a shape and says whether the next one is worth a try.
 func (s *State) advance(sh *shape, out *Result) bool {
+	j := sh.first()
 	if v := s.gate(sh); v.code != "" {
 		sh.verdict = v
+		s.reclaimLimit(j, v, out)
 		return false
 	}
-	j := sh.first()
 	if j.turn.walk == s.walks {
 		return s.fill(sh, j, out) // it had its turn already
 	}
@@ -513,7 +514,7 @@ func (s *State) start(j *job, bays []*bay, out *Result) {
 	al := &alloc{
 		Allocation: Allocation{
 			Job: j.ID, Attempt: j.Attempt, Tenant: j.Tenant, Project: j.Project, Spec: sh.spec.Name,
-			Priority: j.Priority, Preemptible: j.Preemptible, Array: j.Array,
+			Priority: j.Priority, Preemptible: j.Preemptible, Array: j.Array, Grace: j.Grace,
 			Started: at(s.now), TimeLimit: j.limit, Places: s.placesFor(&a, bays),
 		},
 		model: bays[0].pool.model,

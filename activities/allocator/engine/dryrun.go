@@ -1,12 +1,18 @@
 package engine
 
-import "time"
+import (
+	"slices"
+	"strings"
+	"time"
+)
 
-// Answer is what would become of a job that is not submitted: it starts, or it waits for a reason.
+// Answer is what would become of a job that is not submitted: it starts, at once or when its victims have ended, or
+// it waits for a reason.
 type Answer struct {
-	Starts bool
-	Places []Place // servers and accelerators it would get, if it starts
-	Reason *Reason // why it would wait, if not
+	Starts  bool
+	Places  []Place  // servers and accelerators it would get, if it starts at once
+	Victims []Victim // who would be told to end for it, if anybody; their places would be its own
+	Reason  *Reason  // why it would wait, if it does not start at once
 }
 
 // DryRun says what the next cycle would do with a job if it were submitted now, and changes nothing.
@@ -44,9 +50,36 @@ func (s *State) DryRun(in Job, now time.Time) Answer {
 			return Answer{Starts: true, Places: s.placesFor(&a, bays)}
 		}
 	}
+	answer := Answer{Victims: s.wouldPreempt(j)}
 	r := s.explain(j)
 	r.Job = in.ID[1:]
-	return Answer{Reason: &r}
+	answer.Reason = &r
+	return answer
+}
+
+// wouldPreempt is the victims a job would have, and tells nobody.
+func (s *State) wouldPreempt(j *job) []Victim {
+	v := j.shape.verdict
+	like := hunter{idle: true}
+	switch {
+	case j.parked != "" || s.cfg.NoPreemption:
+		return nil
+	case s.mayReclaimLimit(j, v):
+		like.excess = v.used + v.reserved + j.shape.milli() - v.limit
+	case !v.contends():
+		return nil
+	}
+	found, _ := s.hunt(j, like)
+	if found == nil {
+		return nil
+	}
+	slices.SortFunc(found.victims, func(x, y *alloc) int { return strings.Compare(x.Job, y.Job) })
+	list := make([]Victim, len(found.victims))
+	for i, v := range found.victims {
+		list[i] = v.victim(j, s.now)
+		list[i].For, list[i].GraceUntil = j.ID[1:], at(s.graceOf(v))
+	}
+	return list
 }
 
 // placesFor names the accelerators a node of the job would get in each bay.

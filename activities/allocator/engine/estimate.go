@@ -2,6 +2,7 @@ package engine
 
 import (
 	"fmt"
+	"math"
 	"slices"
 	"time"
 )
@@ -9,17 +10,25 @@ import (
 // learned is what the engine knows of how limits compare with what really ran, and of how good its estimates were.
 type learned struct {
 	ratios  ring // run time over limit, of attempts that ended
-	misses  ring // (start - p50) of jobs that were given an estimate, in seconds, absolute
-	covered int  // of which started by their p90
+	planned record
+	queued  record
+	stretch ring // how long jobs estimated by the rate of starts waited, over what the rate said
+}
+
+// record is how estimates of one kind came out.
+type record struct {
+	misses  ring // (start - p50), in seconds, absolute
+	covered int  // started by their p90
 	judged  int
 }
 
-// ring keeps the last values seen, and their median once it was asked for.
+// ring keeps the last values seen, and their quantiles once they were asked for.
 type ring struct {
 	values []float64
 	next   int
 	mid    float64
-	fresh  bool // mid is up to date
+	high   float64 // 90th percentile
+	fresh  bool    // mid and high are up to date
 }
 
 const ringSize = 512
@@ -34,17 +43,22 @@ func (r *ring) put(v float64) {
 	r.next = (r.next + 1) % ringSize
 }
 
-// median of the values kept, def when there are too few to say.
-func (r *ring) median(def float64) float64 {
+// median and p90 of the values kept, the defaults when there are too few to say.
+func (r *ring) quantiles(median, p90 float64) (float64, float64) {
 	if len(r.values) < 8 {
-		return def
+		return median, p90
 	}
 	if !r.fresh {
 		sorted := slices.Clone(r.values)
 		slices.Sort(sorted)
-		r.mid, r.fresh = sorted[len(sorted)/2], true
+		r.mid, r.high, r.fresh = sorted[len(sorted)/2], sorted[len(sorted)*9/10], true
 	}
-	return r.mid
+	return r.mid, r.high
+}
+
+func (r *ring) median(def float64) float64 {
+	mid, _ := r.quantiles(def, def)
+	return mid
 }
 
 func (s *State) learnFrom(al *alloc, when int64) {
@@ -77,8 +91,23 @@ func (s *State) estimate(j *job, code Code) (*ETA, string) {
 		return &ETA{P50: j.NotBefore, P90: j.NotBefore, Basis: "not before, if accelerators are free then", At: at(s.now)}, ""
 	default: // it waits for accelerators: the plan says when
 	}
-	if j.plan == nil {
-		return nil, "too far back in the queue for a planned start"
+	if code == Unhealthy {
+		if back := s.diagnose(j).back; back > 0 && (j.plan == nil || back < j.plan.start) {
+			return &ETA{P50: at(back), P90: at(back), Basis: "the repair's own estimate", At: at(s.now)}, ""
+		}
+	}
+	switch {
+	case j.plan != nil:
+	case code == Unhealthy:
+		return nil, "nobody has said when what it needs will be repaired"
+	case code == WindowAhead:
+		end := at(j.shape.verdict.window.until)
+		if end.IsZero() {
+			return nil, "the window it would run into has no end"
+		}
+		return &ETA{P50: end, P90: end, Basis: "the window's end, if accelerators are free then", At: at(s.now)}, ""
+	default:
+		return s.estimateQueued(j)
 	}
 	start := max(j.plan.start, s.now)
 	ratio := s.learn.ratios.median(1)
@@ -86,33 +115,90 @@ func (s *State) estimate(j *job, code Code) (*ETA, string) {
 	if !j.plan.claim {
 		p50 = s.now + int64(float64(start-s.now)*ratio)
 	}
-	if j.estimated == 0 {
-		j.estimated, j.worst = p50, start
+	j.guessed().planned.set(guess{p50: p50, p90: start, made: s.now})
+	what := "the victims' grace"
+	if !j.plan.claim {
+		what = fmt.Sprintf("planned by time limits; jobs used %.0f %% of theirs (median of %d)", ratio*100, len(s.learn.ratios.values))
 	}
-	return &ETA{P50: at(p50), P90: at(start), Basis: s.learn.basis(j.plan.claim, ratio), At: at(s.now)}, ""
+	return &ETA{P50: at(p50), P90: at(start), Basis: what + s.learn.planned.String(), At: at(s.now)}, ""
 }
 
-func (l *learned) basis(claim bool, ratio float64) string {
-	what := fmt.Sprintf("planned by time limits; jobs used %.0f %% of theirs (median of %d)", ratio*100, len(l.ratios.values))
-	if claim {
-		what = "the victims' grace"
+// rateHalfLife is how long a start counts half in the rate of starts.
+const rateHalfLife = time.Hour
+
+// estimateQueued is for a job too far back for a planned start: what is ahead of it and it itself, at the rate at
+// which the family's accelerators were given out lately, as much longer or shorter as such estimates turned out.
+func (s *State) estimateQueued(j *job) (*ETA, string) {
+	rate := j.shape.spec.family.given.worth(s.now, rateHalfLife) * math.Ln2 / rateHalfLife.Seconds() // milli a second
+	if rate*rateHalfLife.Seconds() < 1 {
+		return nil, "too far back in the queue for a planned start, and no job has started lately to tell a rate by"
 	}
-	if l.judged == 0 {
-		return what + "; no estimate has come due yet"
-	}
-	return fmt.Sprintf("%s; of %d estimates, %.0f %% started by their p90, median error of p50 %s", what, l.judged,
-		100*float64(l.covered)/float64(l.judged), time.Duration(l.misses.median(0)*1e9).Round(time.Second))
+	said := float64(s.aheadOf(j).milli+j.shape.milli()) / rate
+	mid, high := s.learn.stretch.quantiles(1, 2)
+	after := func(sec float64) int64 { return s.now + int64(min(math.Ceil(sec), 1e9))*1e9 }
+	p50, p90 := after(said*mid), after(said*max(high, mid))
+	j.guessed().queued.set(guess{p50: p50, p90: p90, made: s.now, said: said})
+	basis := fmt.Sprintf("%.3g accelerators an hour were given out lately", rate*3600/float64(whole))
+	return &ETA{P50: at(p50), P90: at(p90), Basis: basis + s.learn.queued.String(), At: at(s.now)}, ""
 }
 
-// measureEstimate compares a start with the first estimate that was given for it.
+// guess is the first estimate of a kind that a job was given.
+type guess struct {
+	p50, p90, made int64
+	said           float64 // seconds by the rate of starts
+}
+
+func (g *guess) set(first guess) {
+	if g.p50 == 0 {
+		*g = first
+	}
+}
+
+// guesses is what a job was told, kept to be compared with its start.
+type guesses struct{ planned, queued guess }
+
+func (j *job) guessed() *guesses {
+	if j.guesses == nil {
+		j.guesses = &guesses{}
+	}
+	return j.guesses
+}
+
+// String is the measured error of a kind of estimate, in words.
+func (r *record) String() string {
+	if r.judged == 0 {
+		return "; no estimate has come due yet"
+	}
+	return fmt.Sprintf("; of %d estimates, %.0f %% started by their p90, median error of p50 %s", r.judged,
+		100*float64(r.covered)/float64(r.judged), time.Duration(r.misses.median(0)*1e9).Round(time.Second))
+}
+
+// measureEstimate compares a start with the first estimates that were given for it.
 func (s *State) measureEstimate(j *job) {
-	if j.estimated == 0 {
+	s.given(j)
+	if j.guesses == nil {
 		return
 	}
-	miss := float64(s.now-j.estimated) / 1e9
-	s.learn.misses.put(max(miss, -miss))
-	s.learn.judged++
-	if s.now <= j.worst {
-		s.learn.covered++
+	s.learn.planned.judge(&j.guesses.planned, s.now)
+	if g := &j.guesses.queued; g.p50 != 0 {
+		s.learn.queued.judge(g, s.now)
+		s.learn.stretch.put(float64(s.now-g.made) / 1e9 / g.said)
 	}
+}
+
+// judge compares a start with an estimate; none was given if its p50 is 0.
+func (r *record) judge(g *guess, started int64) {
+	if g.p50 == 0 {
+		return
+	}
+	r.misses.put(math.Abs(float64(started-g.p50)) / 1e9)
+	r.judged++
+	if started <= g.p90 {
+		r.covered++
+	}
+}
+
+// given counts a start in its family's rate.
+func (s *State) given(j *job) {
+	j.shape.spec.family.given.charge(s.now, float64(j.shape.milli()), rateHalfLife)
 }

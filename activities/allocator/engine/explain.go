@@ -404,8 +404,9 @@ func (s *State) behindDetail(j *job) (Detail, []Blocker, string) {
 	if s.glanceAt(j).heldBack {
 		// It would fit, and is held back for those with a planned start.
 		held := []string{}
+		st := s.standing(j.shape)
 		for _, pl := range s.plans {
-			if pl.job != j && pl.job.shape.spec.family == j.shape.spec.family {
+			if pl.job.shape.spec.family == j.shape.spec.family && pl.binds(j, st) {
 				held = append(held, pl.job.ID)
 			}
 		}
@@ -436,7 +437,7 @@ func (s *State) capacityDetail(j *job, code Code) (Detail, []Blocker, string) {
 		slices.SortFunc(blockers, func(a, b Blocker) int { return strings.Compare(a.ID, b.ID) })
 		return Detail{
 			"would_fit_if_healthy": d.healed, "nodes": j.shape.nodes, "servers_by_cause": causes,
-			"repair_estimate": nil,
+			"repair_estimate": orNil(at(d.back)),
 		}, blockers, "a server that could hold the job is schedulable again"
 	case Fragmented:
 		det := Detail{

@@ -14,6 +14,8 @@ type Server struct {
 	MemoryBytes  int64
 	Schedulable  bool   // available and without cordons
 	WhyNot       string // the cause in words when not schedulable, such as "repairing: XID 79"
+	// Back is when it is expected to be schedulable again, by whoever repairs it; zero = nobody says.
+	Back         time.Time
 	Accelerators []Accelerator
 }
 
@@ -24,6 +26,7 @@ type Accelerator struct {
 	Index       int // where the server shows it; only used to keep choices in order
 	Schedulable bool
 	WhyNot      string
+	Back        time.Time // when it is expected to be schedulable again; zero = nobody says
 }
 
 // Spec is what one node of a job is given.
@@ -49,11 +52,18 @@ type Quota struct {
 	Tenant     string
 	Project    string
 	Model      string
-	Guaranteed int64   // accelerators; 0 = none
-	Limit      int64   // accelerators; NoLimit = none
-	Weight     float64 // fair-share weight of the tenant or project (any Model); 0 = 1
-	// MaxRunningJobs bounds live jobs; 0 or NoLimit = none. Only read where Model is "".
-	MaxRunningJobs int
+	Guaranteed int64 // accelerators; 0 = none
+	Limit      int64 // accelerators; NoLimit = none
+}
+
+// Account is what holds for a tenant (Project "") or a project whatever the model.
+type Account struct {
+	Tenant         string
+	Project        string
+	Weight         float64 // in fair share; 0 = 1
+	MaxRunningJobs int     // live jobs at once; 0 = no limit
+	// MaxPriority caps the priority of waiting jobs; nil = no cap. What runs keeps the priority it started with.
+	MaxPriority *int
 }
 
 // Budget is a ceiling of accelerator time per calendar month. At start, limit x accelerators is committed; at the
@@ -88,12 +98,13 @@ type Job struct {
 	Project     string
 	Spec        string
 	Nodes       int // servers, each given one Spec; 0 = 1
-	Priority    int // higher first; capped per tenant by whoever accepts the job
+	Priority    int // higher first; see Account.MaxPriority
 	Seq         int64
 	Submitted   time.Time
 	Attempt     int // the number its next attempt will have
 	Preemptible bool
 	TimeLimit   time.Duration // 0 = the spec's MaxTime, else unlimited
+	Grace       time.Duration // given when it must end for another; 0 = Config.Grace
 	NotBefore   time.Time
 	// NotBeforeWhy is "asked" (default), "retry" or "cool-down".
 	NotBeforeWhy string
@@ -151,6 +162,7 @@ type Allocation struct {
 	Array       string
 	Started     time.Time     // when the allocation was committed
 	TimeLimit   time.Duration // 0 = unknown
+	Grace       time.Duration // given when it must end for another; 0 = Config.Grace
 	Checkpoint  time.Time     // last checkpoint the job reported; zero = none
 	GraceUntil  time.Time     // set when it was already told to end, by a preemption decided before a restart
 	For         string        // the job it was told to end for

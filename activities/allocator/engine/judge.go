@@ -67,7 +67,7 @@ func (s *State) windowAhead(sh *shape) *window {
 		return nil
 	}
 	j := sh.first()
-	if j.plan != nil && j.plan.claim {
+	if j == nil || j.plan != nil && j.plan.claim {
 		return nil
 	}
 	a := s.askFor(j)
@@ -160,7 +160,7 @@ func (s *State) judgement(j *job) (Code, uint64) {
 		put(s.version)
 	case Unhealthy, Fragmented, Capacity:
 		d := s.diagnose(j)
-		put(int64(d.blocks), int64(d.free), int64(d.largest), d.next, int64(d.healed), int64(mix(d.nextJob)))
+		put(int64(d.blocks), int64(d.free), int64(d.largest), d.next, int64(d.healed), d.back, int64(mix(d.nextJob)))
 	case Preempting:
 		put(j.plan.grace, int64(s.releasedOf(j.plan)))
 	default: // their numbers are the job's own, and change with it
@@ -225,6 +225,7 @@ type diagnosis struct {
 	nextJob string
 	limited string // cpu or memory, when accelerators alone would do
 	sick    map[string][]string
+	back    int64 // when enough of what is sick is expected back; 0 = nobody says
 }
 
 // diagnose looks at every bay the job may use. It is asked only for the heads of lines.
@@ -246,7 +247,10 @@ func (s *State) diagnose(j *job) diagnosis {
 }
 
 // counts is what one domain holds of a request.
-type counts struct{ fit, healed int }
+type counts struct {
+	fit, healed int
+	back        []int64 // when each that would fit if healthy is expected back; far = nobody says
+}
 
 func (s *State) diagnoseIn(j *job, p *pool) diagnosis {
 	a := s.askFor(j)
@@ -286,6 +290,7 @@ func (s *State) diagnoseIn(j *job, p *pool) diagnosis {
 			if !fit {
 				why := b.whyNot()
 				d.sick[why] = append(d.sick[why], b.srv.ID)
+				c.back = append(c.back, b.backAt(s.now))
 			}
 		}
 		if !fit && b.soon < d.next && b.soon > s.now {
@@ -318,6 +323,14 @@ func (s *State) diagnoseIn(j *job, p *pool) diagnosis {
 	switch {
 	case d.healed >= a.nodes:
 		d.code = Unhealthy
+		for _, c := range domains {
+			if c.healed >= a.nodes {
+				slices.Sort(c.back)
+				if t := c.back[a.nodes-c.fit-1]; t != far && (d.back == 0 || t < d.back) {
+					d.back = t
+				}
+			}
+		}
 	case d.free >= d.needed:
 		d.code = Fragmented
 		d.preempt = k * s.afterPreempt(&a, p, within)
@@ -348,6 +361,27 @@ func (s *State) fitsHealed(a *ask, b *bay) bool {
 		}
 	}
 	return free >= a.k && (a.part == 0 || part)
+}
+
+// backAt is when a bay that is not wholly schedulable is expected to be: far when nobody says, or said a time that
+// is past.
+func (b *bay) backAt(now int64) int64 {
+	t := int64(0)
+	known := func(back int64) {
+		if back <= now {
+			back = far
+		}
+		t = max(t, back)
+	}
+	if !b.srv.Schedulable {
+		known(ns(b.srv.Back))
+	}
+	for _, dev := range b.accels {
+		if !dev.ok {
+			known(dev.back)
+		}
+	}
+	return t
 }
 
 // afterPreempt is how many nodes would fit, in the best domain if the gang must be in one, with everything that may

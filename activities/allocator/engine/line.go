@@ -233,7 +233,9 @@ func (l *line) ahead(j *job, st standing) tally {
 	if j.plan != nil && !l.fifo {
 		sum = l.higher(j.Priority)
 		sum.add(l.older(j))
-		counted := func(o *job) bool { return o.shape.group == j.shape.group && before(o, j) }
+		counted := func(o *job) bool {
+			return o.shape.group == j.shape.group && before(o, j) && o.shape.verdict.contends()
+		}
 		for _, o := range l.leads {
 			if o.Priority <= j.Priority && st.after(j, o) && !counted(o) {
 				one(o)
@@ -253,7 +255,7 @@ func (l *line) ahead(j *job, st standing) tally {
 	}
 	sum = l.byOrder(j)
 	for _, o := range l.leads {
-		if !l.precedes(o, j) && st.after(j, o) {
+		if !(l.precedes(o, j) && o.shape.verdict.contends()) && st.after(j, o) {
 			one(o)
 		}
 	}

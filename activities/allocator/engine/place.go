@@ -125,9 +125,10 @@ func (s *State) find(a *ask, p *pool) []*bay {
 		return nil
 	}
 	if a.same != AnyLevel && a.nodes > 1 {
-		if bays := s.findWithin(a, p); bays != nil || a.required {
+		if bays := s.findWithin(a, p, a.same.index()); bays != nil || a.required {
 			return bays
 		}
+		return s.findNear(a, p)
 	}
 	if len(a.only) > 0 {
 		return s.choose(a, s.named(a, p), a.nodes)
@@ -236,9 +237,19 @@ func (s *State) choose(a *ask, bays []*bay, n int) []*bay {
 }
 
 // findWithin puts a gang into one domain of the level asked for: of those with room, the one with least to spare.
-func (s *State) findWithin(a *ask, p *pool) []*bay {
+func (s *State) findWithin(a *ask, p *pool, level int) []*bay {
+	for _, d := range a.roomy(p, level) {
+		if bays := s.choose(a, d.bays, a.nodes); bays != nil {
+			return bays
+		}
+	}
+	return nil
+}
+
+// roomy is the domains of a level where the gang may fit, by accelerators alone, the one with least to spare first.
+func (a *ask) roomy(p *pool, level int) []*domain {
 	doms := make([]*domain, 0, 8)
-	for _, d := range p.domains[a.same.index()] {
+	for _, d := range p.domains[level] {
 		if d.atLeast(a.k) >= a.nodes {
 			doms = append(doms, d)
 		}
@@ -247,10 +258,61 @@ func (s *State) findWithin(a *ask, p *pool) []*bay {
 		return cmp.Or(cmp.Compare(x.atLeast(a.k), y.atLeast(a.k)), cmp.Compare(x.atLeast(1), y.atLeast(1)),
 			strings.Compare(x.name, y.name))
 	})
-	for _, d := range doms {
-		if bays := s.choose(a, d.bays, a.nodes); bays != nil {
-			return bays
+	return doms
+}
+
+// findNear places a gang that no one domain of the level it prefers can hold: within the closest wider domain that
+// can, and there over as few domains of its level as will do.
+func (s *State) findNear(a *ask, p *pool) []*bay {
+	for level := a.same.index() + 1; level < levels; level++ {
+		for _, d := range a.roomy(p, level) {
+			if bays := s.fewest(a, d.bays); bays != nil {
+				return bays
+			}
 		}
+	}
+	if len(a.only) > 0 {
+		return s.fewest(a, s.named(a, p))
+	}
+	return s.fewest(a, p.bays)
+}
+
+// fewest spreads a gang over few domains of the level it prefers: whole ones, the largest first, and for the rest the
+// smallest that will do. A server in no domain is one by itself.
+func (s *State) fewest(a *ask, bays []*bay) []*bay {
+	level := a.same.index()
+	byName := map[string][]*bay{}
+	var parts [][]*bay
+	fit := 0
+	for _, b := range bays {
+		if !s.bayFits(a, b) {
+			continue
+		}
+		fit++
+		if name := b.domainNames()[level]; name != "" {
+			byName[name] = append(byName[name], b)
+		} else {
+			parts = append(parts, []*bay{b})
+		}
+	}
+	if fit < a.nodes {
+		return nil
+	}
+	for _, name := range sortedKeys(byName) {
+		parts = append(parts, byName[name])
+	}
+	slices.SortStableFunc(parts, func(x, y []*bay) int { return cmp.Compare(len(y), len(x)) })
+	out := make([]*bay, 0, a.nodes)
+	for i, part := range parts {
+		left := a.nodes - len(out)
+		if left > len(part) {
+			out = append(out, part...)
+			continue
+		}
+		for i+1 < len(parts) && len(parts[i+1]) >= left { // the last domain: the smallest that holds the rest
+			i++
+		}
+		return append(out, s.choose(a, parts[i], left)...)
 	}
 	return nil
 }

@@ -17,31 +17,24 @@ type hunter struct {
 	*ask
 	s       *State
 	pool    *pool
-	reclaim bool // the job stays within its tenant's guarantee
-	within  bool // and within its project's
+	reclaim bool     // the job stays within its tenant's guarantee
+	within  bool     // and within its project's
+	excess  int64    // what its tenant would hold over its limit, in thousandths: only its other projects can end that
+	idle    bool     // between cycles: what started in the last one runs
+	ending  []*alloc // told to end for the job before: what they free is its already
 	taken   map[*alloc]bool
 	lost    map[accountKey]int64 // what the victims chosen so far take off their accounts
 }
 
-// preempt looks for victims for a blocked job and, when there are, tells them and claims what they free.
+// preempt looks for victims for a blocked job and, when there are, tells them and claims what they free. Those that
+// were told to end for it before, by a claim that broke or before a restart, are counted on first.
 func (s *State) preempt(j *job, out *Result) bool {
-	if s.cfg.NoPreemption || s.stats.hunts >= s.cfg.PreemptionTests || len(s.guarded) == 0 && !s.lowerAnywhere(j) {
+	ending := s.ending[j.ID]
+	if s.cfg.NoPreemption || len(ending) == 0 && (s.stats.hunts >= s.cfg.PreemptionTests ||
+		len(s.guarded) == 0 && !s.lowerAnywhere(j)) {
 		return false
 	}
-	a := s.askFor(j)
-	var best *hunt
-	tried := false
-	for _, p := range s.openPools(j.shape) {
-		h := &hunter{ask: &a, s: s, pool: p}
-		h.reclaim, h.within = s.mayReclaim(j.shape, p.model)
-		if !h.reclaim && !h.within && !s.lowerRuns(p, j.Priority) {
-			continue
-		}
-		tried = true
-		if found := h.search(); found != nil && (best == nil || found.better(best)) {
-			best = found
-		}
-	}
+	best, tried := s.hunt(j, hunter{})
 	if tried {
 		s.stats.hunts++
 	}
@@ -50,6 +43,53 @@ func (s *State) preempt(j *job, out *Result) bool {
 	}
 	s.tell(j, best, out)
 	return true
+}
+
+// reclaimLimit looks for victims for a job that its tenant's limit keeps out though its project holds less than its
+// guarantee: those of the tenant's other projects that hold more than theirs.
+func (s *State) reclaimLimit(j *job, v verdict, out *Result) bool {
+	if !s.mayReclaimLimit(j, v) || s.stats.hunts >= s.cfg.PreemptionTests {
+		return false
+	}
+	s.stats.hunts++
+	best, _ := s.hunt(j, hunter{excess: v.used + v.reserved + j.shape.milli() - v.limit})
+	if best == nil {
+		return false
+	}
+	s.tell(j, best, out)
+	return true
+}
+
+func (s *State) mayReclaimLimit(j *job, v verdict) bool {
+	if s.cfg.NoPreemption || v.code != QuotaReached || v.account.project != "" || j.Project == "" || j.plan != nil && j.plan.claim {
+		return false
+	}
+	return slices.ContainsFunc(j.shape.spec.pools, func(p *pool) bool {
+		_, within := s.mayReclaim(j.shape, p.model)
+		return within && (v.model == "" || v.model == p.model)
+	})
+}
+
+// hunt is the best victims for a job in the pools it accepts, nil when there are none, and whether it was worth a
+// search.
+func (s *State) hunt(j *job, like hunter) (best *hunt, tried bool) {
+	a := s.askFor(j)
+	pools := s.openPools(j.shape)
+	if like.excess > 0 {
+		pools = j.shape.spec.pools
+	}
+	for _, p := range pools {
+		h := &hunter{ask: &a, s: s, pool: p, ending: s.ending[j.ID], excess: like.excess, idle: like.idle}
+		h.reclaim, h.within = s.mayReclaim(j.shape, p.model)
+		if !h.reclaim && !h.within && len(h.ending) == 0 && !s.lowerRuns(p, j.Priority) || h.excess > 0 && !h.within {
+			continue
+		}
+		tried = true
+		if found := h.search(); found != nil && (best == nil || found.better(best)) {
+			best = found
+		}
+	}
+	return best, tried
 }
 
 // mayReclaim says whether the job fits inside what its tenant, and its project, are guaranteed of the model.
@@ -114,10 +154,13 @@ func (s *State) lowerRuns(p *pool, priority int) bool {
 // may says whether an allocation may be a victim for the job, with those already taken gone.
 func (h *hunter) may(al *alloc) bool {
 	s := h.s
-	if !al.Preemptible || al.told || al.gone || al.cycle == s.cycle || al.Job == h.job.ID || s.pairs[h.job.ID][al.Job] {
+	if !al.Preemptible || al.told || al.gone || al.cycle == s.cycle && !h.idle || al.Job == h.job.ID || s.pairs[h.job.ID][al.Job] {
 		return false
 	}
 	if s.cfg.MinRunTime > 0 && s.now-ns(al.Started) < int64(s.cfg.MinRunTime) {
+		return false
+	}
+	if h.excess > 0 && al.Tenant != h.tenant {
 		return false
 	}
 	if al.Tenant == h.tenant {
@@ -139,9 +182,9 @@ func (h *hunter) over(tenant, project, model string) bool {
 type hunt struct {
 	pool    *pool
 	bays    []*bay
-	victims []*alloc
+	victims []*alloc // to be told
+	ending  []*alloc // told before, whose places it needs
 	lost    time.Duration
-	reclaim bool
 }
 
 // better is fewer victims, then less lost work.
@@ -201,6 +244,9 @@ func (h *offers) Pop() any {
 // bays it touches become cheaper as soon as it is taken.
 func (h *hunter) among(bays []*bay) *hunt {
 	h.taken, h.lost = map[*alloc]bool{}, map[accountKey]int64{}
+	for _, v := range h.ending {
+		h.take(v)
+	}
 	queue := make(offers, 0, len(bays))
 	byBay := map[*bay]*offer{}
 	for _, b := range bays {
@@ -248,15 +294,57 @@ func (h *hunter) among(bays []*bay) *hunt {
 		}
 	}
 	h.spare(found)
-	if len(found.victims) == 0 {
+	for _, v := range h.ending {
+		if slices.ContainsFunc(found.bays, func(b *bay) bool { return slices.Contains(v.servers, b.srv) }) {
+			found.ending = append(found.ending, v)
+		}
+	}
+	if h.excess > 0 && !h.level(found) {
+		return nil
+	}
+	if len(found.victims)+len(found.ending) == 0 {
 		// Everything fits without one: what is in the way is a claim or a window, not running work.
 		return nil
 	}
 	for _, v := range found.victims {
 		found.lost = addCapped(found.lost, v.lost(h.s.now))
-		found.reclaim = found.reclaim || v.Priority >= h.priority
 	}
 	return found
+}
+
+// level adds victims until the tenant is back within its limit with the job, the cheapest first, and says whether
+// that was possible.
+func (h *hunter) level(found *hunt) bool {
+	freed := int64(0)
+	for _, v := range slices.Concat(found.victims, found.ending) {
+		freed += v.milli
+	}
+	if freed >= h.excess {
+		return true
+	}
+	var more []*alloc
+	for _, live := range h.s.allocs {
+		for _, al := range live {
+			if al.model == h.pool.model && !h.taken[al] && h.may(al) {
+				more = append(more, al)
+			}
+		}
+	}
+	now := h.s.now
+	slices.SortFunc(more, func(x, y *alloc) int {
+		return cmp.Or(cmp.Compare(x.lost(now), y.lost(now)), strings.Compare(x.Job, y.Job))
+	})
+	for _, al := range more {
+		if freed >= h.excess {
+			break
+		}
+		if h.may(al) { // its project may have come down to its guarantee
+			h.take(al)
+			found.victims = append(found.victims, al)
+			freed += al.milli
+		}
+	}
+	return freed >= h.excess
 }
 
 func (h *hunter) take(v *alloc) {
@@ -456,28 +544,21 @@ func (s *State) tell(j *job, found *hunt, out *Result) {
 		s.dropPlan(old, "")
 	}
 	grace := s.now
+	for _, v := range found.ending {
+		grace = max(grace, ns(v.GraceUntil))
+	}
 	slices.SortFunc(found.victims, func(x, y *alloc) int { return strings.Compare(x.Job, y.Job) })
 	for _, v := range found.victims {
-		// One that reaches its limit first is over by then.
-		until := min(s.now+int64(s.cfg.Grace), v.end)
+		until := s.graceOf(v)
 		grace = max(grace, until)
-		v.told, v.For, v.GraceUntil = true, j.ID, at(until)
-		if s.pairs[j.ID] == nil {
-			s.pairs[j.ID] = map[string]bool{}
-		}
-		s.pairs[j.ID][v.Job] = true
-		why := "priority"
-		if v.Priority >= j.Priority {
-			why = "reclaim"
-		}
-		out.Victims = append(out.Victims, Victim{
-			Job: v.Job, Attempt: v.Attempt, For: j.ID, Why: why, GraceUntil: at(until), LostWork: v.lost(s.now),
-		})
+		v.GraceUntil = at(until)
+		out.Victims = append(out.Victims, v.victim(j, s.now))
+		s.doom(v, j.ID)
 		s.expect(v)
 	}
 	a := s.askFor(j)
 	pl := s.newPlan(&a, found.pool, found.bays, grace)
-	pl.claim, pl.victims, pl.grace = true, found.victims, grace
+	pl.claim, pl.victims, pl.grace = true, slices.Concat(found.victims, found.ending), grace
 	s.uphold(pl)
 	switch {
 	case old == nil || pl.start <= old.start:
@@ -486,4 +567,22 @@ func (s *State) tell(j *job, found *hunt, out *Result) {
 		cause = "room is made by preemption, after the victims' grace"
 	}
 	s.stats.told = append(s.stats.told, pl.announce(cause))
+}
+
+// graceOf is when a victim told now must have ended. One that reaches its limit first is over by then.
+func (s *State) graceOf(v *alloc) int64 {
+	grace := v.Grace
+	if grace <= 0 {
+		grace = s.cfg.Grace
+	}
+	return min(plus(s.now, grace), v.end)
+}
+
+// victim is what is told of one that must end for a job.
+func (al *alloc) victim(j *job, now int64) Victim {
+	why := "priority"
+	if al.Priority >= j.Priority {
+		why = "reclaim"
+	}
+	return Victim{Job: al.Job, Attempt: al.Attempt, For: j.ID, Why: why, GraceUntil: al.GraceUntil, LostWork: al.lost(now)}
 }

@@ -11,6 +11,7 @@ import (
 // job is a Job that waits.
 type job struct {
 	Job
+	asked   int           // priority; Priority is what its account allows of it
 	limit   time.Duration // its own or the spec's; 0 = unlimited
 	shape   *shape
 	parked  Code // why it is not in its shape's queue: HELD, NOT_BEFORE, DEPENDENCY...; "" = it is
@@ -30,12 +31,11 @@ type job struct {
 		cycle int64
 	}
 
-	sent      bool // a reason was reported
-	code      Code // the one last reported
-	since     int64
-	print     uint64 // fingerprint of the numbers last reported
-	estimated int64  // first estimate given, and its p90, to measure the error of estimates
-	worst     int64
+	sent    bool // a reason was reported
+	code    Code // the one last reported
+	since   int64
+	print   uint64   // fingerprint of the numbers last reported
+	guesses *guesses // nil until it was given an estimate
 }
 
 // turn is when, in which walk through the queue, a job had its turn and was blocked.
@@ -192,20 +192,22 @@ func (s *State) SetJob(in Job) {
 	in.Servers = slices.Clone(in.Servers)
 	slices.Sort(in.Servers)
 	in.DependsOn = slices.Clone(in.DependsOn)
+	asked := in.Priority
+	in.Priority = s.capped(&in, asked)
 	if j := s.jobs[in.ID]; j != nil {
 		s.dequeue(j)
 		s.dropWaits(j)
 		if j.plan != nil && s.keyOf(&in) != j.shape.shapeKey {
 			s.dropPlan(j.plan, "the job asks for something else now")
 		}
-		j.Job = in
+		j.Job, j.asked = in, asked
 		s.enqueue(j)
 		if j.parked != "" && j.plan != nil {
 			s.dropPlan(j.plan, "the job is not to start for now")
 		}
 		return
 	}
-	j := &job{Job: in, slot: len(s.ring), entered: s.cycle}
+	j := &job{Job: in, asked: asked, slot: len(s.ring), entered: s.cycle}
 	s.jobs[in.ID] = j
 	s.ring = append(s.ring, j)
 	s.enqueue(j)

@@ -1,6 +1,7 @@
 package engine_test
 
 import (
+	"cmp"
 	"encoding/json"
 	"fmt"
 	"slices"
@@ -115,7 +116,7 @@ func (sc *script) run(t *testing.T, d *datadriven.TestData) string {
 	case "server":
 		for _, id := range names(a["id"]) {
 			s := engine.Server{
-				ID: id, Region: "eu", Site: a["site"], Rack: a["rack"], NVLinkDomain: a["nvlink"], Cluster: a["cluster"],
+				ID: id, Region: cmp.Or(a["region"], "eu"), Site: a["site"], Rack: a["rack"], NVLinkDomain: a["nvlink"], Cluster: a["cluster"],
 				CPU: int64(a.num("cpu", 128)), MemoryBytes: int64(a.num("mem", 1024)), Schedulable: a["down"] == "", WhyNot: a["down"],
 			}
 			model := a["model"]
@@ -136,9 +137,9 @@ func (sc *script) run(t *testing.T, d *datadriven.TestData) string {
 			s.Accelerators = slices.Clone(s.Accelerators)
 			if gpu, ok := a["gpu"]; ok {
 				i, _ := strconv.Atoi(gpu)
-				s.Accelerators[i].Schedulable, s.Accelerators[i].WhyNot = a["why"] == "", a["why"]
+				s.Accelerators[i].Schedulable, s.Accelerators[i].WhyNot, s.Accelerators[i].Back = a["why"] == "", a["why"], sc.when(a, "back")
 			} else {
-				s.Schedulable, s.WhyNot = a["why"] == "", a["why"]
+				s.Schedulable, s.WhyNot, s.Back = a["why"] == "", a["why"], sc.when(a, "back")
 			}
 			sc.servers[id] = s
 			sc.pool.SetServer(s)
@@ -169,8 +170,15 @@ func (sc *script) run(t *testing.T, d *datadriven.TestData) string {
 	case "quota":
 		sc.pool.SetQuota(engine.Quota{
 			Tenant: a["tenant"], Project: a["project"], Model: a["model"], Guaranteed: int64(a.num("guaranteed", 0)),
-			Limit: int64(a.num("limit", engine.NoLimit)), MaxRunningJobs: a.num("running", 0), Weight: float64(a.num("weight", 0)),
+			Limit: int64(a.num("limit", engine.NoLimit)),
 		})
+	case "account":
+		acc := engine.Account{Tenant: a["tenant"], Project: a["project"], MaxRunningJobs: a.num("running", 0), Weight: float64(a.num("weight", 0))}
+		if _, ok := a["max-prio"]; ok {
+			top := a.num("max-prio", 0)
+			acc.MaxPriority = &top
+		}
+		sc.pool.SetAccount(acc)
 	case "budget":
 		zone, err := time.LoadLocation(a["zone"])
 		if err != nil {
@@ -206,7 +214,11 @@ func (sc *script) run(t *testing.T, d *datadriven.TestData) string {
 		if got.Starts {
 			return a["job"] + " would start " + places(got.Places) + "\n"
 		}
-		return show(*got.Reason)
+		text := show(*got.Reason)
+		for _, v := range got.Victims {
+			text += fmt.Sprintf("%s would have to end by %s (%s, loses %s)\n", v.Job, clock(v.GraceUntil), v.Why, v.LostWork)
+		}
+		return text
 	case "cancel":
 		for _, id := range names(a["job"]) {
 			sc.pool.RemoveJob(id)
@@ -271,11 +283,16 @@ func (sc *script) job(id string, a args, change bool) engine.Job {
 	set("spec", &j.Spec)
 	set("array", &j.Array)
 	set("cluster", &j.Cluster)
+	set("site", &j.Site)
+	set("region", &j.Region)
 	j.Nodes = a.num("nodes", j.Nodes)
 	j.Priority = a.num("prio", j.Priority)
 	j.ArrayLimit = a.num("array-limit", j.ArrayLimit)
 	if _, ok := a["limit"]; ok {
 		j.TimeLimit = a.span("limit")
+	}
+	if _, ok := a["grace"]; ok {
+		j.Grace = a.span("grace")
 	}
 	if _, ok := a["max-queue"]; ok {
 		j.MaxQueue = a.span("max-queue")
@@ -301,7 +318,7 @@ func (sc *script) job(id string, a args, change bool) engine.Job {
 	}
 	if v, ok := a["after"]; ok {
 		on, cond, _ := strings.Cut(v, ":")
-		j.DependsOn = []engine.Dependency{{Job: on, Condition: engine.Condition(cond)}}
+		j.DependsOn = []engine.Dependency{{Job: on, Condition: engine.Condition(cond), State: a["was"]}}
 	}
 	sc.jobs[id] = j
 	return j
@@ -310,7 +327,7 @@ func (sc *script) job(id string, a args, change bool) engine.Job {
 func (sc *script) load(id string, a args) {
 	al := engine.Allocation{
 		Job: id, Attempt: 1, Tenant: "t", Project: "p", Spec: a["spec"], Priority: a.num("prio", 0),
-		Started: sc.now, TimeLimit: a.span("limit"),
+		Started: sc.now, TimeLimit: a.span("limit"), GraceUntil: sc.when(a, "ends-by"), For: a["for"],
 	}
 	if v, ok := a["tenant"]; ok {
 		al.Tenant = v

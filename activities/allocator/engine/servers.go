@@ -30,9 +30,12 @@ type accel struct {
 	bay     *bay // nil when no server shows it
 	ok      bool
 	why     string
+	back    int64 // when it is expected to be schedulable again; 0 = nobody says
 	used    int64 // milli
 	holders []*alloc
 }
+
+func (a *accel) health(in Accelerator) { a.ok, a.why, a.back = in.Schedulable, in.WhyNot, ns(in.Back) }
 
 // until is when the last of what runs on it is expected to end.
 func (a *accel) until() int64 {
@@ -115,10 +118,10 @@ func (s *State) SetServer(in Server) {
 	}
 	if srv.present && srv.sameShape(in) && s.shows(srv) {
 		// Only health changed: by far the most frequent change.
-		srv.Schedulable, srv.WhyNot = in.Schedulable, in.WhyNot
+		srv.Schedulable, srv.WhyNot, srv.Back = in.Schedulable, in.WhyNot, in.Back
 		srv.CPU, srv.MemoryBytes = in.CPU, in.MemoryBytes
 		for _, a := range in.Accelerators {
-			s.accels[a.ID].ok, s.accels[a.ID].why = a.Schedulable, a.WhyNot
+			s.accels[a.ID].health(a)
 		}
 		s.refresh(srv)
 		return
@@ -143,7 +146,8 @@ func (s *State) SetServer(in Server) {
 			byModel[a.Model] = b
 			srv.bays = append(srv.bays, b)
 		}
-		dev.bay, dev.index, dev.ok, dev.why = b, a.Index, a.Schedulable, a.WhyNot
+		dev.bay, dev.index = b, a.Index
+		dev.health(a)
 		b.accels = append(b.accels, dev)
 	}
 	for _, b := range srv.bays {

@@ -4,6 +4,7 @@ import (
 	"fmt"
 	"slices"
 	"strconv"
+	"strings"
 	"testing"
 	"time"
 
@@ -73,11 +74,15 @@ func TestReasonsAreSoundAndMinimal(t *testing.T) {
 					continue // those ahead take the room first, as clears_when says
 				}
 				p := w.again()
-				q := w.quotas[j.Tenant+specs[j.Spec].Model]
+				key := j.Tenant + specs[j.Spec].Model
+				if strings.HasPrefix(why.Detail["level"].(string), "project") {
+					key = j.Tenant + "/pa"
+				}
+				q := w.quotas[key]
 				q.Limit += int64(why.Detail["over_by"].(float64))
 				p.SetQuota(q)
 				p.Cycle(w.now)
-				if after, ok := p.Explain(id); ok && after.Code == engine.QuotaReached {
+				if after, ok := p.Explain(id); ok && after.Code == engine.QuotaReached && after.Detail["level"] == why.Detail["level"] {
 					t.Fatalf("%s waits QUOTA %v, and still does with a limit of %d", id, why.Detail, q.Limit)
 				}
 				q.Limit--
@@ -174,6 +179,13 @@ func (w *world) restart() {
 		q := w.quotas[key]
 		w.tell(func(p *engine.State) { p.SetQuota(q) })
 	}
+	for _, tenant := range sortedKeys(w.limits) {
+		a := w.limits[tenant]
+		w.tell(func(p *engine.State) { p.SetAccount(a) })
+	}
+	for _, win := range w.windows {
+		w.tell(func(p *engine.State) { p.SetWindow(win) })
+	}
 	for _, b := range w.budgets {
 		w.tell(func(p *engine.State) { p.SetBudget(b) })
 	}
@@ -184,15 +196,24 @@ func (w *world) restart() {
 		l := w.live[id]
 		a := engine.Allocation{
 			Job: id, Attempt: l.start.Attempt, Tenant: l.job.Tenant, Project: l.job.Project, Spec: l.job.Spec,
-			Priority: l.job.Priority, Preemptible: l.job.Preemptible, Started: l.at, TimeLimit: l.start.TimeLimit,
-			GraceUntil: w.dying[id], Places: l.start.Places,
+			Priority: l.job.Priority, Preemptible: l.job.Preemptible, Array: l.job.Array, Started: l.at, TimeLimit: l.start.TimeLimit,
+			Grace: l.job.Grace, GraceUntil: w.dying[id], For: w.winner[id], Places: l.start.Places,
 		}
 		w.tell(func(p *engine.State) { p.SetAllocation(a) })
 	}
 	for _, id := range sortedKeys(w.waiting) {
-		w.setJob(w.waiting[id])
+		j := w.waiting[id]
+		j.DependsOn = slices.Clone(j.DependsOn)
+		for i, d := range j.DependsOn {
+			j.DependsOn[i].State = w.ended[d.Job]
+		}
+		w.setJob(j)
 	}
+	// Only pairs that are still under way are known after a restart.
 	w.pairs = map[[2]string]int{}
+	for victim, winner := range w.winner {
+		w.pairs[[2]string{winner, victim}] = 1
+	}
 }
 
 // TestARefusedStartIsAsIfItNeverWas: what the database refuses is taken back, and the job starts again at its place.

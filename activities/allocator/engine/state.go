@@ -54,6 +54,7 @@ type State struct {
 	walks  int64                      // walks through the queue so far
 	turns  int64                      // turns taken in them
 	pairs  map[string]map[string]bool // victims a job has had, each at most once
+	ending map[string][]*alloc        // live allocations told to end, by the job they end for
 	timers timers
 	learn  learned
 	stats  cycleStats
@@ -82,6 +83,7 @@ func New(cfg Config) *State {
 		waiters:  map[string][]*job{},
 		ended:    map[string]string{},
 		pairs:    map[string]map[string]bool{},
+		ending:   map[string][]*alloc{},
 		stats: cycleStats{
 			running: map[string]map[int]int{},
 		},
@@ -111,6 +113,7 @@ type family struct {
 	pools   []*pool
 	specs   []*spec
 	walked  walked
+	given   decayed // accelerators given out by starts
 }
 
 // walked is what a walk through the queue has met of a family so far.
@@ -205,6 +208,7 @@ func (s *State) regroup() {
 		}
 	}
 	byRoot := map[*pool]*family{}
+	before := map[*family]bool{}
 	s.families = []*family{}
 	for _, name := range names {
 		root := find(s.pools[name])
@@ -215,6 +219,10 @@ func (s *State) regroup() {
 			s.families = append(s.families, f)
 		}
 		f.pools = append(f.pools, s.pools[name])
+		if old := s.pools[name].family; old != nil && !before[old] {
+			before[old] = true
+			f.given.merge(&old.given, s.now, rateHalfLife)
+		}
 		s.pools[name].family = f
 	}
 	for _, f := range s.families {

@@ -118,6 +118,7 @@ func (s *State) fire(out *Result) {
 			if what.MaxQueue > 0 && plus(ns(what.Submitted), what.MaxQueue) <= s.now {
 				out.Expired = append(out.Expired, Expiry{what.ID, what.Attempt, what.MaxQueue})
 				s.drop(what, "the job expired")
+				s.Ended(what.ID, "expired")
 				continue
 			}
 			s.unpark(what)

@@ -31,7 +31,11 @@ type world struct {
 	told    map[string]engine.Reason
 	pairs   map[[2]string]int
 	dying   map[string]time.Time
+	winner  map[string]string // of victims that still run
 	budgets map[string]engine.Budget
+	limits  map[string]engine.Account
+	windows []engine.Window
+	ended   map[string]string
 	seq     int64
 }
 
@@ -46,8 +50,8 @@ func newWorld(cfg engine.Config) *world {
 	return &world{
 		cfg: cfg, pool: engine.New(cfg), now: epoch, servers: map[string]engine.Server{}, waiting: map[string]engine.Job{},
 		live: map[string]live{}, quotas: map[string]engine.Quota{}, starts: map[string]time.Time{},
-		told: map[string]engine.Reason{}, pairs: map[[2]string]int{}, dying: map[string]time.Time{},
-		budgets: map[string]engine.Budget{},
+		told: map[string]engine.Reason{}, pairs: map[[2]string]int{}, dying: map[string]time.Time{}, winner: map[string]string{},
+		budgets: map[string]engine.Budget{}, limits: map[string]engine.Account{}, ended: map[string]string{},
 	}
 }
 
@@ -79,8 +83,15 @@ func (w *world) release(id string) {
 	l := w.live[id]
 	delete(w.live, id)
 	delete(w.dying, id)
+	delete(w.winner, id)
 	now := w.now
 	w.tell(func(p *engine.State) { p.Release(id, l.start.Attempt, now) })
+}
+
+// end is a job that is over for good.
+func (w *world) end(id, state string) {
+	w.ended[id] = state
+	w.tell(func(p *engine.State) { p.Ended(id, state) })
 }
 
 // cycle runs one and checks what must hold of it.
@@ -94,6 +105,7 @@ func (w *world) cycle(t *rapid.T) engine.Result {
 			t.Fatalf("%s expired after %s of %s", e.Job, now.Sub(j.Submitted), e.MaxQueue)
 		}
 		w.gone(e.Job)
+		w.end(e.Job, "expired")
 	}
 	for _, v := range r.Victims {
 		l, ok := w.live[v.Job]
@@ -103,8 +115,10 @@ func (w *world) cycle(t *rapid.T) engine.Result {
 			t.Fatalf("victim %s for %s: not running, or the other does not wait", v.Job, v.For)
 		case !l.job.Preemptible:
 			t.Fatalf("victim %s is not preemptible", v.Job)
-		case v.Why == "priority" && l.job.Priority >= winner.Priority:
+		case v.Why == "priority" && w.capped(l.job) >= w.capped(winner):
 			t.Fatalf("victim %s of priority %d for %s of %d", v.Job, l.job.Priority, v.For, winner.Priority)
+		case l.job.Grace > 0 && v.GraceUntil.Before(now.Add(l.job.Grace)) && (l.start.TimeLimit == 0 || v.GraceUntil.Before(l.at.Add(l.start.TimeLimit))):
+			t.Fatalf("victim %s is given until %s of a grace of %s", v.Job, clock(v.GraceUntil), l.job.Grace)
 		case now.Sub(l.at) < w.cfg.MinRunTime:
 			t.Fatalf("victim %s has run %s of at least %s", v.Job, now.Sub(l.at), w.cfg.MinRunTime)
 		}
@@ -112,7 +126,7 @@ func (w *world) cycle(t *rapid.T) engine.Result {
 		if w.pairs[pair]++; w.pairs[pair] > 1 {
 			t.Fatalf("%s preempts %s again", v.For, v.Job)
 		}
-		w.dying[v.Job] = v.GraceUntil
+		w.dying[v.Job], w.winner[v.Job] = v.GraceUntil, v.For
 	}
 	for _, s := range r.Starts {
 		j, ok := w.waiting[s.Job]
@@ -144,6 +158,14 @@ func (w *world) cycle(t *rapid.T) engine.Result {
 	}
 	w.checkReasons(t)
 	return r
+}
+
+// capped is the priority a job has of the one it asks for.
+func (w *world) capped(j engine.Job) int {
+	if a, ok := w.limits[j.Tenant]; ok && a.MaxPriority != nil {
+		return min(j.Priority, *a.MaxPriority)
+	}
+	return j.Priority
 }
 
 func (w *world) gone(id string) {
@@ -183,6 +205,19 @@ func (w *world) checkStart(t *rapid.T, j engine.Job, s engine.Start) {
 	if j.Held != nil || j.NotBefore.After(w.now) {
 		t.Fatalf("%s starts though it is held or not to start yet", j.ID)
 	}
+	for _, d := range j.DependsOn {
+		state := w.ended[d.Job]
+		if state == "" || d.Condition == engine.AfterOK && state != "completed" || d.Condition == engine.AfterNotOK && state == "completed" {
+			t.Fatalf("%s starts %s of %s, which is %q", j.ID, d.Condition, d.Job, state)
+		}
+	}
+	for _, win := range w.windows {
+		admitted := win.Tenant == j.Tenant && (win.Project == "" || win.Project == j.Project)
+		over := !w.now.Before(win.Until) || j.TimeLimit > 0 && !w.now.Add(j.TimeLimit).After(win.From)
+		if !admitted && !over && slices.ContainsFunc(s.Places, func(p engine.Place) bool { return slices.Contains(win.Servers, p.Server) }) {
+			t.Fatalf("%s starts on a server of window %s, %s to %s, with a limit of %s", j.ID, win.ID, clock(win.From), clock(win.Until), j.TimeLimit)
+		}
+	}
 }
 
 // checkDisjoint is I1, from what the world itself was told.
@@ -202,6 +237,21 @@ func (w *world) checkDisjoint(t *rapid.T) {
 
 // checkLimits is I2, from live allocations alone.
 func (w *world) checkLimits(t *rapid.T) {
+	running, arrays := map[string]int{}, map[string]int{}
+	for id, l := range w.live {
+		running[l.job.Tenant]++
+		if l.job.Array == "" {
+			continue
+		}
+		if arrays[l.job.Array]++; arrays[l.job.Array] > l.job.ArrayLimit {
+			t.Fatalf("%s is one of %d running of array %s, limit %d", id, arrays[l.job.Array], l.job.Array, l.job.ArrayLimit)
+		}
+	}
+	for tenant, a := range w.limits {
+		if a.MaxRunningJobs > 0 && running[tenant] > a.MaxRunningJobs {
+			t.Fatalf("%s runs %d jobs, limit %d", tenant, running[tenant], a.MaxRunningJobs)
+		}
+	}
 	for _, q := range w.quotas {
 		held, fixed := int64(0), int64(0)
 		for _, l := range w.live {
@@ -348,12 +398,46 @@ func drawWorld(t *rapid.T) *world {
 			w.tell(func(p *engine.State) { p.SetQuota(q) })
 		}
 	}
+	w.drawLimits(t)
 	if rapid.IntRange(0, 3).Draw(t, "budget") == 0 {
 		b := engine.Budget{ID: "bx", Tenant: "x", Amount: time.Duration(rapid.IntRange(1, 20).Draw(t, "amount")) * time.Hour, At: epoch}
 		w.budgets[b.ID] = b
 		w.tell(func(p *engine.State) { p.SetBudget(b) })
 	}
 	return w
+}
+
+// drawLimits draws what is rarer: accounts, quotas of projects, a window.
+func (w *world) drawLimits(t *rapid.T) {
+	for _, tenant := range []string{"x", "y"} {
+		if rapid.IntRange(0, 4).Draw(t, "account") == 0 {
+			a := engine.Account{
+				Tenant: tenant, Weight: float64(rapid.IntRange(0, 3).Draw(t, "weight")), MaxRunningJobs: rapid.IntRange(0, 3).Draw(t, "running"),
+			}
+			if top := rapid.IntRange(0, 2).Draw(t, "max priority"); top > 0 {
+				top--
+				a.MaxPriority = &top
+			}
+			w.limits[tenant] = a
+			w.tell(func(p *engine.State) { p.SetAccount(a) })
+		}
+		if rapid.IntRange(0, 4).Draw(t, "project quota") == 0 {
+			q := engine.Quota{Tenant: tenant, Project: "p", Model: "a", Limit: int64(rapid.IntRange(1, 8).Draw(t, "project limit"))}
+			q.Guaranteed = int64(rapid.IntRange(0, int(q.Limit)).Draw(t, "project guarantee"))
+			w.quotas[tenant+"/pa"] = q
+			w.tell(func(p *engine.State) { p.SetQuota(q) })
+		}
+	}
+	if rapid.IntRange(0, 3).Draw(t, "window") == 0 {
+		from := epoch.Add(time.Duration(rapid.IntRange(0, 15).Draw(t, "from")) * time.Minute)
+		win := engine.Window{
+			ID: "win", Kind: "reservation", From: from, Until: from.Add(time.Duration(rapid.IntRange(1, 30).Draw(t, "lasts")) * time.Minute),
+			Tenant: rapid.SampledFrom([]string{"", "x"}).Draw(t, "for"), Project: "p",
+			Servers: sortedKeys(w.servers)[:rapid.IntRange(1, len(w.servers)).Draw(t, "of servers")],
+		}
+		w.windows = append(w.windows, win)
+		w.tell(func(p *engine.State) { p.SetWindow(win) })
+	}
 }
 
 func (w *world) drawServer(t *rapid.T, id string) engine.Server {
@@ -390,6 +474,16 @@ func (w *world) drawJob(t *rapid.T) engine.Job {
 		j.NotBefore = w.now.Add(3 * time.Minute)
 	case 2:
 		j.MaxQueue = 5 * time.Minute
+	case 3:
+		j.Array, j.ArrayLimit = "sweep of "+j.Tenant, 2
+	case 4:
+		j.Grace = time.Duration(rapid.IntRange(0, 300).Draw(t, "grace")) * time.Second
+	case 5:
+		if ids := slices.Concat(sortedKeys(w.live), sortedKeys(w.waiting), sortedKeys(w.ended)); len(ids) > 0 {
+			on := rapid.SampledFrom(ids).Draw(t, "depends on")
+			cond := rapid.SampledFrom([]engine.Condition{engine.AfterOK, engine.AfterNotOK, engine.AfterAny}).Draw(t, "condition")
+			j.DependsOn = []engine.Dependency{{Job: on, Condition: cond, State: w.ended[on]}}
+		}
 	}
 	return j
 }
@@ -405,6 +499,7 @@ func (w *world) step(t *rapid.T) {
 		if ids := sortedKeys(w.live); len(ids) > 0 {
 			id := rapid.SampledFrom(ids).Draw(t, "ends")
 			w.release(id)
+			w.end(id, rapid.SampledFrom([]string{"completed", "failed"}).Draw(t, "how"))
 		}
 	case 6:
 		id := rapid.SampledFrom(sortedKeys(w.servers)).Draw(t, "server")
@@ -426,6 +521,7 @@ func (w *world) step(t *rapid.T) {
 			id := rapid.SampledFrom(ids).Draw(t, "cancelled")
 			w.gone(id)
 			w.tell(func(p *engine.State) { p.RemoveJob(id) })
+			w.end(id, "cancelled")
 		}
 	case 9:
 		if ids := sortedKeys(w.waiting); len(ids) > 0 {
@@ -450,6 +546,7 @@ func (w *world) step(t *rapid.T) {
 			w.setJob(j)
 		case l.start.TimeLimit > 0 && w.now.Sub(l.at) >= l.start.TimeLimit:
 			w.release(id)
+			w.end(id, "timeout")
 		}
 	}
 	w.cycle(t)

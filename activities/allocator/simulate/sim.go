@@ -10,11 +10,31 @@ import (
 	"gpupool/activities/allocator/engine"
 )
 
-// Policy is the engine's policy and the quotas that go with it.
+// Policy is the engine's policy and what goes with it.
 type Policy struct {
-	Name   string
-	Config engine.Config
-	Quotas []engine.Quota
+	Name     string
+	Config   engine.Config
+	Quotas   []engine.Quota
+	Accounts []engine.Account
+	Budgets  []engine.Budget
+	Windows  []engine.Window
+}
+
+// tell gives a pool everything of the policy but its Config.
+func (p *Policy) tell(s *engine.State, began time.Time) {
+	for _, q := range p.Quotas {
+		s.SetQuota(q)
+	}
+	for _, a := range p.Accounts {
+		s.SetAccount(a)
+	}
+	for _, b := range p.Budgets {
+		b.At = began
+		s.SetBudget(b)
+	}
+	for _, w := range p.Windows {
+		s.SetWindow(w)
+	}
 }
 
 // Progress is called from time to time with how far a replay is: jobs over, of all, and the virtual time.
@@ -85,9 +105,11 @@ func Replay(tr *Trace, pool *Pool, policy Policy, progress Progress) (*Report, e
 		r.pool.SetSpec(sp)
 		r.specs[sp.Name] = sp
 	}
-	for _, q := range policy.Quotas {
-		r.pool.SetQuota(q)
+	began := origin
+	if len(tr.Jobs) > 0 {
+		began = tr.Jobs[0].Submitted
 	}
+	policy.tell(r.pool, began)
 	for i, j := range tr.Jobs {
 		if _, ok := r.byID[j.ID]; ok {
 			return nil, fmt.Errorf("job id %q appears twice in the trace: want one line per job", j.ID)
