@@ -144,6 +144,9 @@ func (s *Server) agentHeartbeat(c *gin.Context) {
 		return
 	}
 	out, err := s.c.Store.Heartbeat(c.Request.Context(), server, in)
+	if err == nil && s.c.Samples != nil && in.Devices != nil {
+		s.c.Samples(server, in.Devices)
+	}
 	s.done(c, http.StatusOK, out, err)
 }
 

@@ -87,7 +87,7 @@ func toOverview(o store.Overview) contract.Overview {
 }
 
 func toUsageRow(r store.UsageRow) contract.UsageRow {
-	return contract.UsageRow{Keys: r.Keys, GpuMs: r.GPUMillis, LaunchGpuMs: r.LaunchMillis, RunningGpuMs: r.RunningMillis, DrainGpuMs: r.DrainMillis, CreditGpuMs: r.CreditMillis, Intervals: r.Intervals}
+	return contract.UsageRow{Keys: r.Keys, GpuMs: r.Charged(), LaunchGpuMs: r.Launch, RunningGpuMs: r.Run, DrainGpuMs: r.Drain, CreditGpuMs: r.Credit, Intervals: int(r.Rows)}
 }
 
 // val is what p points to, or the zero value.

@@ -16,6 +16,7 @@ import (
 
 	"gpupool/api/auth"
 	"gpupool/api/contract"
+	"gpupool/schema/agentproto"
 	"gpupool/schema/secret"
 	"gpupool/schema/store"
 )
@@ -38,6 +39,8 @@ type Config struct {
 	Ring      *secret.Ring
 	Processes Processes // nil = verbs that need a workflow answer 503
 	Log       *slog.Logger
+	// Samples is given the devices of each heartbeat, for what they tell of utilization; nil = it is not kept.
+	Samples func(server string, devices []agentproto.Device)
 	// ExternalURL is how people and agents reach the API; with https the console's cookie is marked Secure.
 	ExternalURL string
 	// TrustedProxies are addresses or networks whose X-Forwarded-For is believed; none by default.

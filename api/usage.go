@@ -13,6 +13,7 @@ import (
 	"gpupool/api/contract"
 	"gpupool/schema"
 	"gpupool/schema/store"
+	"gpupool/schema/usage"
 )
 
 // GetUsage sums the ledger, as JSON or CSV.
@@ -22,7 +23,7 @@ func (s *Server) GetUsage(c *gin.Context, p contract.GetUsageParams) {
 		s.fail(c, err)
 		return
 	}
-	q := store.UsageQuery{Tenant: t, Project: pr, To: s.c.Store.Now(), By: []string{}, Live: val(p.Live)}
+	q := store.UsageQuery{Tenant: t, Project: pr, To: s.c.Store.Now() + 1, By: []string{}, Live: val(p.Live)}
 	if p.From != nil {
 		q.From = schema.At(*p.From)
 	}
@@ -49,7 +50,7 @@ func (s *Server) GetUsage(c *gin.Context, p contract.GetUsageParams) {
 	}
 	out := contract.Usage{From: q.From, To: q.To, By: q.By, Items: each(rows, toUsageRow)}
 	for _, r := range rows {
-		out.TotalGpuMs += r.GPUMillis
+		out.TotalGpuMs += r.Charged()
 	}
 	s.reply(c, http.StatusOK, out)
 }
@@ -66,10 +67,10 @@ func usageCSV(by []string, rows []store.UsageRow) ([]byte, error) {
 		for _, k := range by {
 			line = append(line, plain(r.Keys[k]))
 		}
-		for _, n := range []int64{r.GPUMillis, r.LaunchMillis, r.RunningMillis, r.DrainMillis, r.CreditMillis, int64(r.Intervals)} {
+		for _, n := range []int64{r.Charged(), r.Launch, r.Run, r.Drain, r.Credit, r.Rows} {
 			line = append(line, strconv.FormatInt(n, 10))
 		}
-		if err := w.Write(append(line, strconv.FormatFloat(r.GPUHours(), 'f', 6, 64))); err != nil {
+		if err := w.Write(append(line, strconv.FormatFloat(float64(r.Charged())/usage.Hour, 'f', 6, 64))); err != nil {
 			return nil, err
 		}
 	}

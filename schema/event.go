@@ -23,9 +23,10 @@ const (
 	EventBMCAsked  EventKind = "bmc.asked"  // data: verb, args, site. Delivered: starts ActOnBMC
 	EventBMCEnded  EventKind = "bmc.ended"  // data: verb, failure, code
 
-	EventAcceleratorSeen   EventKind = "accelerator.seen"   // first time, or on another server
-	EventAcceleratorHealth EventKind = "accelerator.health" // data: from, to, why
-	EventAcceleratorGone   EventKind = "accelerator.gone"   // taken out of a server
+	EventAcceleratorSeen      EventKind = "accelerator.seen"      // first time, or on another server
+	EventAcceleratorHealth    EventKind = "accelerator.health"    // data: from, to, why
+	EventAcceleratorInstalled EventKind = "accelerator.installed" // proven: from now on it is capacity
+	EventAcceleratorGone      EventKind = "accelerator.gone"      // taken out of a server
 
 	EventFault        EventKind = "fault.reported" // evidence stored. Delivered to activities/health
 	EventFaultCleared EventKind = "fault.cleared"
@@ -48,6 +49,11 @@ const (
 	EventJobHeld         EventKind = "job.held"
 	EventJobUnheld       EventKind = "job.unheld"
 	EventJobLimit        EventKind = "job.limit" // its time limit was changed; data: time_limit_ms, attempt. Delivered to job/<id>
+
+	EventUsageAdjusted EventKind = "usage.adjusted" // a correction was booked; subject: the ledger row's id
+	EventUsageAlarm    EventKind = "usage.alarm"    // the books don't balance, or the clock was set; data: usage.Finding
+	EventBudgetWarning EventKind = "budget.warning" // a budget's threshold was passed; data: threshold, spent, amount
+	EventJobIdle       EventKind = "job.idle"       // its accelerators have done nothing for as long as the policy warns of; data: since
 
 	EventJobDevices EventKind = "job.devices" // data: attempt; the backend bound other devices, and the record follows
 

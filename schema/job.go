@@ -118,7 +118,8 @@ const (
 )
 
 // LedgerRow is one accelerator of one attempt for [Start, End): GPU-milliseconds are End - Start. Rows are only
-// ever added; ID repeats for a repeated write, which the database then ignores.
+// ever added; ID repeats for a repeated write, which the database then ignores. A correction is a row of its own: a credit
+// of an interval, or an adjustment of an amount at a moment.
 type LedgerRow struct {
 	ID          string         `gorm:"primaryKey" json:"id"` // job/attempt/accelerator/seq
 	Kind        LedgerKind     `json:"kind"`
@@ -131,21 +132,26 @@ type LedgerRow struct {
 	Spec        string         `json:"spec"`
 	Model       string         `json:"model"`
 	Region      string         `json:"region"`
+	Queued      Instant        `gorm:"column:queued_at" json:"queued"` // the attempt waited over [Queued, Start): no accelerator's time. 0 = not told
 	Start       Instant        `gorm:"column:start_at" json:"start"`
 	Running     Instant        `gorm:"column:running_at" json:"running"`   // launch time is [Start, Running)
 	Stopping    Instant        `gorm:"column:stopping_at" json:"stopping"` // drain time is [Stopping, End); 0 = none
 	End         Instant        `gorm:"column:end_at" json:"end"`
 	Outcome     AttemptOutcome `json:"outcome"`
+	Amount      int64          `json:"amount,omitempty"` // of an adjustment: GPU-milliseconds, signed, booked at Start = End
 	Note        string         `json:"note,omitempty"`
 }
 
 // Milliseconds is the row's GPU-milliseconds: negative for a credit.
 func (r LedgerRow) Milliseconds() int64 {
-	ms := int64(r.End - r.Start)
-	if r.Kind == LedgerCredit {
-		return -ms
+	switch r.Kind {
+	case LedgerCredit:
+		return -int64(r.End - r.Start)
+	case LedgerAdjustment:
+		return r.Amount
+	case LedgerUsage:
 	}
-	return ms
+	return int64(r.End - r.Start)
 }
 
 // TableName is where it is kept: the plural that would be guessed is wrong.

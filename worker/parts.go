@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"net"
 	"net/http"
+	"time"
 
 	sdkworker "go.temporal.io/sdk/worker"
 
@@ -14,6 +15,7 @@ import (
 	"gpupool/activities/bmc/record"
 	"gpupool/activities/install"
 	"gpupool/activities/install/bootstore"
+	"gpupool/activities/meter"
 	"gpupool/api"
 	"gpupool/api/auth"
 	"gpupool/api/console"
@@ -46,7 +48,9 @@ func (p *Process) listen() (err error) {
 }
 
 func (p *Process) serve() error {
-	s, err := api.New(api.Config{Store: p.Store, Ring: p.ring, Processes: processes{p.Store, p.Client}, Log: p.log.With("part", "api"), ExternalURL: p.URL, HeartbeatEvery: p.Config.Timing.Heartbeat,
+	sampler := &meter.Sampler{Store: p.Store, Log: p.log.With("part", "meter")}
+	p.spawn("samples", func(ctx context.Context) error { return sampler.Run(ctx, time.Minute) })
+	s, err := api.New(api.Config{Store: p.Store, Samples: sampler.Seen, Ring: p.ring, Processes: processes{p.Store, p.Client}, Log: p.log.With("part", "api"), ExternalURL: p.URL, HeartbeatEvery: p.Config.Timing.Heartbeat,
 		Ready: func(ctx context.Context) error {
 			_, err := p.Client.CheckHealth(ctx, nil)
 			return err

@@ -26,6 +26,7 @@ import (
 	"gpupool/activities/health"
 	"gpupool/activities/install"
 	"gpupool/activities/job"
+	"gpupool/activities/meter"
 	"gpupool/activities/node"
 	"gpupool/pxe"
 	"gpupool/schema/secret"
@@ -136,7 +137,7 @@ func (p *Process) core(ctx context.Context) error {
 		// A workflow whose code changed under it waits for a person; its record is not lost.
 		WorkflowPanicPolicy: sdkworker.BlockWorkflow,
 	})
-	for _, wf := range []any{workflows.RunJob, workflows.OnboardServer, workflows.RepairServer, workflows.Allocator, workflows.Cluster, workflows.Deliver} {
+	for _, wf := range []any{workflows.RunJob, workflows.OnboardServer, workflows.RepairServer, workflows.Allocator, workflows.Cluster, workflows.Deliver, workflows.Meter} {
 		w.RegisterWorkflow(wf)
 	}
 	onboard, repair, jobs := waits(p.Config.Timing)
@@ -144,6 +145,7 @@ func (p *Process) core(ctx context.Context) error {
 	node.Register(w, &node.Activities{Store: p.Store})
 	health.Register(w, &health.Activities{Store: p.Store, Timing: repair})
 	w.RegisterActivity(&job.Activities{Store: p.Store})
+	w.RegisterActivity(&meter.Activities{Store: p.Store, Log: p.log.With("part", "meter")})
 	w.RegisterActivity(&deliver.Activities{Store: p.Store, Client: p.Client, Route: workflows.Routes{Job: jobs}.Route, Log: p.log.With("part", "deliver"),
 		Judge: func(ctx context.Context, fault string) error { return health.Judge(ctx, p.Store, fault) }})
 	if err := w.Start(); err != nil {
@@ -165,6 +167,10 @@ func (p *Process) core(ctx context.Context) error {
 		return err
 	}
 	p.spawn("health", func(ctx context.Context) error { return health.WatchSilence(ctx, p.Store, p.Config.Timing.AgentSilent) })
+	p.spawn("clock", func(ctx context.Context) error { return meter.WatchClock(ctx, p.Store, 10*time.Second, time.Now) })
+	if err := p.host(ctx, "meter", workflows.Meter); err != nil {
+		return err
+	}
 	return p.host(ctx, "deliver", workflows.Deliver)
 }
 

@@ -58,6 +58,9 @@ func (tx *Tx) recordDevices(v schema.Server, devices []agentproto.Device) error 
 			if err == nil { // it came from another server, or comes back: its history follows it, its proof does not
 				a = &other
 				tx.Emit(schema.Event{Kind: schema.EventAcceleratorSeen, Subject: a.ID, Server: v.ID}, map[string]any{"identity": id, "from": a.Server, "slot": d.Slot})
+				if a.RemovedAt != 0 {
+					a.InstalledAt = 0 // it left the pool, and is capacity again when it is proven again
+				}
 				a.Server, a.RemovedAt = v.ID, 0
 				if err := tx.setHealth(a, schema.HealthSuspect, "came from another place: not proven here"); err != nil {
 					return err
@@ -164,7 +167,14 @@ func (tx *Tx) markProven(v schema.Server, why string) error {
 
 // install counts the server's accelerators as installed capacity from now on.
 func (tx *Tx) install(v schema.Server) error {
-	_, err := tx.exec("UPDATE accelerators SET installed_at = ? WHERE server = ? AND removed_at = 0 AND installed_at = 0", tx.now, v.ID)
+	var fresh []string
+	if err := tx.db.Raw("SELECT id FROM accelerators WHERE server = ? AND removed_at = 0 AND installed_at = 0 ORDER BY id", v.ID).Scan(&fresh).Error; err != nil || len(fresh) == 0 {
+		return err
+	}
+	for _, id := range fresh {
+		tx.Emit(schema.Event{Kind: schema.EventAcceleratorInstalled, Subject: id, Server: v.ID}, nil)
+	}
+	_, err := tx.exec("UPDATE accelerators SET installed_at = ? WHERE id IN ?", tx.now, fresh)
 	return err
 }
 

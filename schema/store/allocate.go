@@ -76,6 +76,9 @@ func (s *Store) CommitCycle(ctx context.Context, region string, epoch int64, c C
 			if err != nil {
 				return err
 			}
+			if err := tx.metered(); err != nil {
+				return err
+			}
 			for _, st := range c.Starts {
 				why, err := tx.start(region, epoch, st, world)
 				if err != nil {
@@ -310,6 +313,9 @@ func (s *Store) SettleAttempt(ctx context.Context, job string, attempt int, unco
 			out = Settle{a.Outcome, j.State}
 			return nil
 		}
+		if err := tx.metered(); err != nil {
+			return err
+		}
 		isUnconfirmed := map[string]bool{}
 		for _, v := range unconfirmed {
 			isUnconfirmed[v] = true
@@ -431,10 +437,16 @@ func (tx *Tx) release(j schema.Job, a schema.Attempt, servers []schema.Server) e
 	if err := tx.db.Where("job = ? AND attempt = ? AND released_at = 0", a.Job, a.Attempt).Find(&held).Error; err != nil {
 		return err
 	}
+	queued := j.SubmittedAt
+	if a.Attempt > 1 {
+		if err := tx.db.Raw("SELECT released_at FROM attempts WHERE job = ? AND attempt = ?", a.Job, a.Attempt-1).Scan(&queued).Error; err != nil {
+			return err
+		}
+	}
 	var rows []schema.LedgerRow
 	for _, h := range held {
 		rows = append(rows, schema.LedgerRow{ID: fmt.Sprintf("%s/%d/%s/0", h.Job, h.Attempt, h.Accelerator), Kind: schema.LedgerUsage, Job: h.Job, Attempt: h.Attempt, Accelerator: h.Accelerator, Server: h.Server,
-			Tenant: j.Tenant, Project: j.Project, Spec: j.Spec, Model: j.Model, Region: h.Region, Start: h.AllocatedAt, Running: a.RunningAt, Stopping: a.StoppingAt, End: tx.now, Outcome: a.Outcome})
+			Tenant: j.Tenant, Project: j.Project, Spec: j.Spec, Model: j.Model, Region: h.Region, Queued: min(queued, h.AllocatedAt), Start: h.AllocatedAt, Running: a.RunningAt, Stopping: a.StoppingAt, End: tx.now, Outcome: a.Outcome})
 	}
 	if len(rows) > 0 {
 		if err := tx.db.CreateInBatches(rows, 200).Error; err != nil {

@@ -455,10 +455,15 @@ func (s *Store) RepairReturn(ctx context.Context, repair, burnIn string) error {
 		if _, err := tx.exec("UPDATE faults SET cleared_at = ? WHERE server = ? AND cleared_at = 0 AND epoch < ?", tx.now, v.ID, v.Epoch); err != nil {
 			return err
 		}
-		if _, err := tx.exec("UPDATE cordons SET lifted_at = ?, lifted_by = ? WHERE server = ? AND owner IN (?, ?) AND lifted_at = 0", tx.now, "repair", v.ID, schema.CordonFault, schema.CordonRelease); err != nil {
+		var lifted []schema.Cordon
+		if err := tx.lockAll(&lifted, "server = ? AND owner IN (?, ?) AND lifted_at = 0", v.ID, schema.CordonFault, schema.CordonRelease); err != nil {
 			return err
 		}
-		tx.Emit(schema.Event{Kind: schema.EventServerUncordoned, Subject: v.ID, Server: v.ID, By: "repair"}, map[string]any{"owner": schema.CordonFault})
+		for _, c := range lifted {
+			if _, err := tx.uncordon(v, c.Accelerator, c.Owner, "repair"); err != nil {
+				return err
+			}
+		}
 		r.ClosedAt = tx.now
 		if err := tx.setRepair(&r, schema.RepairReturned, "repair", "proven by burn-in"); err != nil {
 			return err

@@ -210,6 +210,19 @@ type Tx struct {
 // Now is one moment for the whole transaction.
 func (tx *Tx) Now() schema.Instant { return tx.now }
 
+// metered moves the transaction's moment to the ledger's clock, which never goes back: the process's clock, or the newest
+// moment in the record where that is later (the clock was set back, another process's is ahead, or this transaction waited
+// for a lock). Called once the locks are held, it makes two holders of one accelerator follow one another. What is counted
+// in accelerator time begins and ends by it.
+func (tx *Tx) metered() error {
+	var newest schema.Instant
+	if err := tx.db.Raw("SELECT at FROM event_seq WHERE one = 1").Scan(&newest).Error; err != nil {
+		return err
+	}
+	tx.now = max(tx.s.Now(), tx.now, newest)
+	return nil
+}
+
 // Emit adds an event to the transaction. At is filled in; data is marshalled.
 func (tx *Tx) Emit(e schema.Event, data any) {
 	e.At = tx.now
@@ -262,8 +275,11 @@ func (tx *Tx) flush() error {
 	if n == 0 {
 		return nil
 	}
+	if err := tx.recount(); err != nil {
+		return fmt.Errorf("recording capacity: %w", err)
+	}
 	var last int64
-	if err := tx.db.Raw("UPDATE event_seq SET seq = seq + ? WHERE one = 1 RETURNING seq", n).Scan(&last).Error; err != nil {
+	if err := tx.db.Raw("UPDATE event_seq SET seq = seq + ?, at = CASE WHEN at > ? THEN at ELSE ? END WHERE one = 1 RETURNING seq", n, tx.now, tx.now).Scan(&last).Error; err != nil {
 		return fmt.Errorf("taking event numbers: %w", err)
 	}
 	for i := range tx.events {

@@ -2,39 +2,42 @@ package store
 
 import (
 	"context"
+	"fmt"
 	"slices"
-	"sort"
 	"strings"
+	"time"
 
 	"gpupool/schema"
+	"gpupool/schema/usage"
 )
 
 // UsageQuery asks for GPU time in [From, To); To 0 = now.
 type UsageQuery struct {
 	Tenant, Project string
 	From, To        schema.Instant
-	By              []string // of tenant, project, spec, model, server, job, region
+	By              []string // of UsageKeys
 	Live            bool     // also what live allocations have used until To
+	Every           usage.Every
+	Zone            *time.Location // whose calendar cuts the periods; nil = UTC
 }
 
-// UsageKeys are what usage can be grouped by.
-var UsageKeys = []string{"tenant", "project", "spec", "model", "server", "job", "region"}
+// UsageKeys are what usage can be grouped by. A report in periods also has the key "period".
+var UsageKeys = []string{"tenant", "project", "spec", "model", "region", "outcome", "server", "rack", "job"}
+
+// kept are the keys that the hourly sums have; by others the ledger itself is summed.
+var kept = UsageKeys[:6]
 
 // UsageRow is the sum for one combination of keys.
 type UsageRow struct {
-	Keys          map[string]string `json:"keys"`
-	GPUMillis     int64             `json:"gpu_milliseconds"` // sum over accelerators, credits subtracted
-	RunningMillis int64             `json:"running_gpu_milliseconds"`
-	LaunchMillis  int64             `json:"launch_gpu_milliseconds"` // allocated, not yet running
-	DrainMillis   int64             `json:"drain_gpu_milliseconds"`  // asked to stop, not yet released
-	CreditMillis  int64             `json:"credit_gpu_milliseconds"`
-	Intervals     int               `json:"intervals"`
+	Keys map[string]string
+	usage.Amounts
+	// Cost is what Charged costs by the prices of each moment, in millionths of Currency; nil where a part has no price.
+	Cost     *int64
+	Currency string
 }
 
-// GPUHours is GPUMillis in hours, for people; sums are made of the integers.
-func (r UsageRow) GPUHours() float64 { return float64(r.GPUMillis) / 3_600_000 }
-
-// Usage sums the ledger exactly, each interval cut to [From, To).
+// Usage sums the ledger exactly, each interval cut to [From, To) and to the periods. Whole hours come from the hourly
+// sums, which are brought up to date first, the rest from the ledger itself.
 func (s *Store) Usage(ctx context.Context, q UsageQuery) ([]UsageRow, error) {
 	for _, k := range q.By {
 		if !slices.Contains(UsageKeys, k) {
@@ -42,85 +45,221 @@ func (s *Store) Usage(ctx context.Context, q UsageQuery) ([]UsageRow, error) {
 		}
 	}
 	if q.To == 0 {
-		q.To = s.Now()
-	}
-	if q.From > q.To {
-		return nil, schema.Invalid("from", q.From, "before to")
-	}
-	var rows []schema.LedgerRow
-	db := s.read(ctx).Where("end_at > ? AND start_at < ?", q.From, q.To)
-	if q.Tenant != "" {
-		db = db.Where("tenant = ?", q.Tenant)
-	}
-	if q.Project != "" {
-		db = db.Where("project = ?", q.Project)
-	}
-	if err := db.Find(&rows).Error; err != nil {
-		return nil, err
-	}
-	if q.Live {
-		live, err := s.liveUsage(ctx, q)
+		now, err := s.Metered(ctx)
 		if err != nil {
 			return nil, err
 		}
-		rows = append(rows, live...)
+		q.To = now + 1 // with what was booked in this millisecond
 	}
+	if q.Zone == nil {
+		q.Zone = time.UTC
+	}
+	periods, err := usage.Periods(usage.Interval{Start: q.From, End: q.To}, q.Every, q.Zone)
+	if err != nil {
+		return nil, err
+	}
+	if err := s.CatchUpUsage(ctx); err != nil {
+		return nil, err
+	}
+	prices, err := s.Prices(ctx)
+	if err != nil {
+		return nil, err
+	}
+	var live []schema.LedgerRow
+	if q.Live {
+		if live, err = s.liveUsage(ctx, q); err != nil {
+			return nil, err
+		}
+	}
+	var out []UsageRow
+	for _, p := range periods {
+		rows, err := s.usageIn(ctx, q, p, live, prices)
+		if err != nil {
+			return nil, err
+		}
+		out = append(out, rows...)
+	}
+	return out, nil
+}
+
+// Metered is the ledger's clock, which never goes back: the process's, or the newest moment in the record where that is later.
+func (s *Store) Metered(ctx context.Context) (schema.Instant, error) {
+	var newest schema.Instant
+	err := s.read(ctx).Raw("SELECT at FROM event_seq WHERE one = 1").Scan(&newest).Error
+	return max(newest, s.Now()), err
+}
+
+// usageIn sums one period, apart for each span of time with the same prices.
+func (s *Store) usageIn(ctx context.Context, q UsageQuery, p usage.Period, live []schema.LedgerRow, prices usage.Prices) ([]UsageRow, error) {
+	by := append(slices.Clone(q.By), "spec") // what is paid depends on it
 	sums := map[string]*UsageRow{}
-	for _, r := range rows {
-		keys := make(map[string]string, len(q.By))
-		var id strings.Builder
-		for _, k := range q.By {
-			v := map[string]string{"tenant": r.Tenant, "project": r.Project, "spec": r.Spec, "model": r.Model, "server": r.Server, "job": r.Job, "region": r.Region}[k]
-			keys[k] = v
-			id.WriteString(v + "\x00")
+	cost := map[string]*usage.Cost{}
+	for _, w := range prices.Steady(p.Interval) {
+		found, err := s.amounts(ctx, q, by, w)
+		if err != nil {
+			return nil, err
 		}
-		u := sums[id.String()]
-		if u == nil {
-			u = &UsageRow{Keys: keys}
-			sums[id.String()] = u
+		for _, r := range live {
+			if a := usage.AmountsOf(r, w); a != (usage.Amounts{}) {
+				found = append(found, keyed{keysOfRow(r, by), a})
+			}
 		}
-		u.add(r, q.From, q.To)
+		for _, f := range found {
+			keys := f.keys[:len(q.By)]
+			id := strings.Join(keys, "\x00")
+			if sums[id] == nil {
+				sums[id] = &UsageRow{Keys: map[string]string{}}
+				cost[id] = &usage.Cost{}
+				if p.Name != "" {
+					sums[id].Keys["period"] = p.Name
+				}
+				for i, k := range q.By {
+					sums[id].Keys[k] = keys[i]
+				}
+			}
+			sums[id].Add(f.Amounts)
+			cost[id].Add(prices.At(f.keys[len(q.By)], w.Start), f.Charged())
+		}
 	}
 	out := make([]UsageRow, 0, len(sums))
 	ids := make([]string, 0, len(sums))
 	for id := range sums {
 		ids = append(ids, id)
 	}
-	sort.Strings(ids)
+	slices.Sort(ids)
 	for _, id := range ids {
-		out = append(out, *sums[id])
+		r := *sums[id]
+		r.Cost, r.Currency = cost[id].Micros()
+		out = append(out, r)
 	}
 	return out, nil
 }
 
-func (u *UsageRow) add(r schema.LedgerRow, from, to schema.Instant) {
-	cut := func(a, b schema.Instant) int64 { return max(0, int64(min(b, to)-max(a, from))) }
-	running, stopping := r.Running, r.Stopping
-	if running == 0 || running > r.End {
-		running = r.End // it never ran
-	}
-	if stopping == 0 || stopping > r.End {
-		stopping = r.End
-	}
-	if stopping < running {
-		running = stopping
-	}
-	u.Intervals++
-	if r.Kind == schema.LedgerCredit {
-		u.CreditMillis += cut(r.Start, r.End)
-		u.GPUMillis -= cut(r.Start, r.End)
-		return
-	}
-	u.GPUMillis += cut(r.Start, r.End)
-	u.LaunchMillis += cut(r.Start, running)
-	u.RunningMillis += cut(running, stopping)
-	u.DrainMillis += cut(stopping, r.End)
+// keyed is a sum with the values of what it was grouped by, in that order.
+type keyed struct {
+	keys []string
+	usage.Amounts
 }
 
-// liveUsage gives live allocations as rows that end at To.
+func keysOfRow(r schema.LedgerRow, by []string) []string {
+	all := map[string]string{"tenant": r.Tenant, "project": r.Project, "spec": r.Spec, "model": r.Model, "region": r.Region, "outcome": string(r.Outcome), "server": r.Server, "rack": r.Note, "job": r.Job}
+	out := make([]string, len(by))
+	for i, k := range by {
+		out[i] = all[k]
+	}
+	return out
+}
+
+// amounts sums w: its whole hours from the hourly sums where those have the keys, its edges from the ledger.
+func (s *Store) amounts(ctx context.Context, q UsageQuery, by []string, w usage.Interval) ([]keyed, error) {
+	from, to := usage.NextHour(w.Start), usage.HourOf(w.End)
+	if from >= to || slices.ContainsFunc(by, func(k string) bool { return !slices.Contains(kept, k) }) {
+		return s.ledgerAmounts(ctx, q, by, w)
+	}
+	out, err := s.hourlyAmounts(ctx, q, by, usage.Interval{Start: from, End: to})
+	if err != nil {
+		return nil, err
+	}
+	for _, edge := range []usage.Interval{{Start: w.Start, End: from}, {Start: to, End: w.End}} {
+		if edge.Milliseconds() == 0 {
+			continue
+		}
+		more, err := s.ledgerAmounts(ctx, q, by, edge)
+		if err != nil {
+			return nil, err
+		}
+		out = append(out, more...)
+	}
+	return out, nil
+}
+
+func (s *Store) hourlyAmounts(ctx context.Context, q UsageQuery, by []string, w usage.Interval) ([]keyed, error) {
+	where, args := scopeOf(q, "", "hour >= ? AND hour < ?", w.Start, w.End)
+	return s.sums(ctx, by, "usage_hours", where, args, "sum(launch_ms)", "sum(run_ms)", "sum(drain_ms)", "sum(credit_ms)", "sum(adjust_ms)", "sum(row_count)")
+}
+
+// ledgerAmounts is the same sum as usage.AmountsOf makes, done by the database.
+func (s *Store) ledgerAmounts(ctx context.Context, q UsageQuery, by []string, w usage.Interval) ([]keyed, error) {
+	least, greatest := "min", "max" // SQLite's, of several arguments
+	if s.postgres {
+		least, greatest = "least", "greatest"
+	}
+	stop := fmt.Sprintf("%s(l.start_at, CASE WHEN l.stopping_at = 0 OR l.stopping_at > l.end_at THEN l.end_at ELSE l.stopping_at END)", greatest)
+	run := fmt.Sprintf("%s(l.start_at, CASE WHEN l.running_at = 0 OR l.running_at > %[2]s THEN %[2]s ELSE l.running_at END)", greatest, stop)
+	cut := func(kind schema.LedgerKind, a, b string) string {
+		return fmt.Sprintf("sum(CASE WHEN l.kind = '%s' THEN %s(0, %s(%s, %d) - %s(%s, %d)) ELSE 0 END)", kind, greatest, least, b, w.End, greatest, a, w.Start)
+	}
+	in := fmt.Sprintf("l.end_at >= %d AND l.end_at < %d", w.Start, w.End)
+	from := "ledger l"
+	if slices.Contains(by, "rack") {
+		from += " LEFT JOIN servers s ON s.id = l.server"
+	}
+	// A row of no length at the window's begin, as an adjustment is, belongs to it.
+	where, args := scopeOf(q, "l.", "l.end_at >= ? AND l.start_at < ?", w.Start, w.End)
+	out, err := s.sums(ctx, by, from, where, args, cut(schema.LedgerUsage, "l.start_at", run), cut(schema.LedgerUsage, run, stop), cut(schema.LedgerUsage, stop, "l.end_at"),
+		cut(schema.LedgerCredit, "l.start_at", "l.end_at"), fmt.Sprintf("sum(CASE WHEN l.kind = '%s' AND %s THEN l.amount ELSE 0 END)", schema.LedgerAdjustment, in), "sum(CASE WHEN "+in+" THEN 1 ELSE 0 END)")
+	return slices.DeleteFunc(out, func(k keyed) bool { return k.Amounts == usage.Amounts{} }), err
+}
+
+// scopeOf narrows a statement to the query's tenant and project.
+func scopeOf(q UsageQuery, prefix, where string, args ...any) (string, []any) {
+	if q.Tenant != "" {
+		where, args = where+" AND "+prefix+"tenant = ?", append(args, q.Tenant)
+	}
+	if q.Project != "" {
+		where, args = where+" AND "+prefix+"project = ?", append(args, q.Project)
+	}
+	return where, args
+}
+
+// sums groups by the keys' columns. The values are Launch, Run, Drain, Credit, Adjust and Rows.
+func (s *Store) sums(ctx context.Context, by []string, from, where string, args []any, values ...string) ([]keyed, error) {
+	prefix := ""
+	if strings.HasPrefix(from, "ledger l") {
+		prefix = "l."
+	}
+	var columns, group []string
+	for i, k := range by {
+		c := prefix + k
+		if k == "rack" {
+			c = "coalesce(s.rack, '')"
+		}
+		columns = append(columns, c)
+		group = append(group, fmt.Sprint(i+1))
+	}
+	for _, v := range values {
+		columns = append(columns, "CAST(coalesce("+v+", 0) AS BIGINT)") // PostgreSQL's sum of bigint is numeric
+	}
+	query := "SELECT " + strings.Join(columns, ", ") + " FROM " + from + " WHERE " + where
+	if len(group) > 0 {
+		query += " GROUP BY " + strings.Join(group, ", ")
+	}
+	rows, err := s.read(ctx).Raw(query, args...).Rows()
+	if err != nil {
+		return nil, err
+	}
+	defer rows.Close()
+	var out []keyed
+	for rows.Next() {
+		k := keyed{keys: make([]string, len(by))}
+		dst := make([]any, 0, len(columns))
+		for i := range k.keys {
+			dst = append(dst, &k.keys[i])
+		}
+		dst = append(dst, &k.Launch, &k.Run, &k.Drain, &k.Credit, &k.Adjust, &k.Rows)
+		if err := rows.Scan(dst...); err != nil {
+			return nil, err
+		}
+		out = append(out, k)
+	}
+	return out, rows.Err()
+}
+
+// liveUsage gives live allocations as rows that end at To, with the rack in Note. They are no rows of the ledger: one that
+// ends is there from then on, with the same part in every past period.
 func (s *Store) liveUsage(ctx context.Context, q UsageQuery) ([]schema.LedgerRow, error) {
-	db := s.read(ctx).Table("allocations al").Joins("JOIN jobs j ON j.id = al.job").Joins("JOIN attempts t ON t.job = al.job AND t.attempt = al.attempt").
-		Select("al.id, 'usage' AS kind, al.job, al.attempt, al.accelerator, al.server, j.tenant, j.project, j.spec, j.model, al.region, al.allocated_at AS start_at, t.running_at, t.stopping_at").
+	db := s.read(ctx).Table("allocations al").Joins("JOIN jobs j ON j.id = al.job").Joins("JOIN attempts t ON t.job = al.job AND t.attempt = al.attempt").Joins("JOIN servers s ON s.id = al.server").
+		Select("al.id, 'usage' AS kind, al.job, al.attempt, al.accelerator, al.server, j.tenant, j.project, j.spec, j.model, al.region, al.allocated_at AS start_at, t.running_at, t.stopping_at, s.rack AS note").
 		Where("al.released_at = 0 AND al.allocated_at < ?", q.To)
 	if q.Tenant != "" {
 		db = db.Where("j.tenant = ?", q.Tenant)
@@ -136,6 +275,71 @@ func (s *Store) liveUsage(ctx context.Context, q UsageQuery) ([]schema.LedgerRow
 		rows[i].End = q.To
 	}
 	return rows, nil
+}
+
+// LiveJob is what a job that holds accelerators has used so far, and uses an hour.
+type LiveJob struct {
+	Job, Name, Tenant, Project, Spec string
+	State                            schema.JobState
+	Accelerators                     int
+	Since                            schema.Instant // of this attempt's allocation
+	usage.Amounts                                   // of this attempt, until now
+	Price                            *usage.Price   // an accelerator's hour now; nil = none is set
+	IdleSince                        schema.Instant
+}
+
+// LiveUsage is what runs now, the most accelerators first.
+func (s *Store) LiveUsage(ctx context.Context, tenant, project string) ([]LiveJob, error) {
+	now := s.Now()
+	rows, err := s.liveUsage(ctx, UsageQuery{Tenant: tenant, Project: project, To: now + 1})
+	if err != nil {
+		return nil, err
+	}
+	prices, err := s.Prices(ctx)
+	if err != nil {
+		return nil, err
+	}
+	byJob := map[string]*LiveJob{}
+	for _, r := range rows {
+		r.End = max(now, r.Start)
+		j := byJob[r.Job]
+		if j == nil {
+			j = &LiveJob{Job: r.Job, Tenant: r.Tenant, Project: r.Project, Spec: r.Spec, Since: r.Start, Price: prices.At(r.Spec, now)}
+			byJob[r.Job] = j
+		}
+		j.Accelerators++
+		j.Add(usage.AmountsOf(r, usage.Interval{Start: r.Start, End: r.End + 1}))
+	}
+	ids := make([]string, 0, len(byJob))
+	for id := range byJob {
+		ids = append(ids, id)
+	}
+	slices.Sort(ids)
+	for part := range slices.Chunk(ids, 500) {
+		var jobs []struct {
+			ID, Name string
+			State    schema.JobState
+		}
+		if err := s.read(ctx).Raw("SELECT id, name, state FROM jobs WHERE id IN ?", part).Scan(&jobs).Error; err != nil {
+			return nil, err
+		}
+		for _, j := range jobs {
+			byJob[j.ID].Name, byJob[j.ID].State = j.Name, j.State
+		}
+		idle, err := s.idleSince(ctx, part)
+		if err != nil {
+			return nil, err
+		}
+		for id, at := range idle {
+			byJob[id].IdleSince = at
+		}
+	}
+	out := make([]LiveJob, 0, len(ids))
+	for _, id := range ids {
+		out = append(out, *byJob[id])
+	}
+	slices.SortStableFunc(out, func(a, b LiveJob) int { return b.Accelerators - a.Accelerators })
+	return out, nil
 }
 
 // Ledger are rows in the order they were made, for audits and tests.

@@ -1,0 +1,132 @@
+// Package meter keeps the books of accelerator time while the pool runs: it folds what has ended into the hourly sums,
+// checks every hour that the states of all accelerators sum to what was installed, warns of budgets and of idle
+// allocations, keeps what agents tell of utilization, and notices when the clock is set.
+//
+// Invariant: each activity can be repeated, run twice at once or die anywhere: the same is kept once. Not here: the
+// arithmetic (schema/usage), what is kept and how (schema/store).
+package meter
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"log/slog"
+	"time"
+
+	"gpupool/activities/temporalerr"
+	"gpupool/schema"
+	"gpupool/schema/store"
+	"gpupool/schema/usage"
+)
+
+// Activities are what the workflow Meter runs.
+type Activities struct {
+	Store *store.Store
+	Log   *slog.Logger // nil = slog.Default
+}
+
+func (a *Activities) log() *slog.Logger {
+	if a.Log == nil {
+		return slog.Default()
+	}
+	return a.Log
+}
+
+// Settled is what one round has done.
+type Settled struct {
+	Warned    int // of budgets
+	Idle      int // jobs told that they do nothing
+	Reclaimed int // jobs stopped for it
+}
+
+// Settle folds what has ended since, then warns of budgets and idle allocations, and reclaims where the policy says so.
+func (a *Activities) Settle(ctx context.Context) (Settled, error) {
+	var out Settled
+	if err := a.Store.CatchUpUsage(ctx); err != nil {
+		return out, temporalerr.Wrap(err)
+	}
+	var err error
+	if out.Warned, err = a.Store.WarnBudgets(ctx); err != nil {
+		return out, temporalerr.Wrap(err)
+	}
+	p, err := a.Store.ChargePolicy(ctx)
+	if err != nil || p.IdleWarn == 0 {
+		return out, temporalerr.Wrap(err)
+	}
+	idle, err := a.Store.IdleJobs(ctx, p.IdleWarn)
+	if err != nil {
+		return out, temporalerr.Wrap(err)
+	}
+	for _, j := range idle {
+		var reclaim schema.Instant
+		if p.IdleReclaim > 0 {
+			reclaim = j.IdleSince + schema.Instant(p.IdleReclaim)
+		}
+		if err := a.Store.TellIdle(ctx, j, reclaim); err != nil {
+			return out, temporalerr.Wrap(err)
+		}
+		out.Idle++
+		if p.IdleReclaim == 0 || j.For < p.IdleReclaim {
+			continue
+		}
+		why := fmt.Sprintf("its %d accelerators did nothing for %s; the pool's idle limit is %s", j.Accelerators, time.Duration(j.For)*time.Millisecond, time.Duration(p.IdleReclaim)*time.Millisecond)
+		if err := a.Store.RequestStop(ctx, j.Job, 0, schema.AttemptCancelled, "idle policy", why); err != nil {
+			var e *schema.Error
+			if errors.As(err, &e) && e.Code == schema.CodeConflict {
+				continue // it has ended in the meantime
+			}
+			return out, temporalerr.Wrap(err)
+		}
+		out.Reclaimed++
+	}
+	return out, nil
+}
+
+// hoursAtOnce is how many hours one activity checks: after a long stop the workflow runs it again and again.
+const hoursAtOnce = 48
+
+// Checked is how many hours were checked, and how many findings they had.
+type Checked struct{ Hours, Findings int }
+
+// Check checks the hours that are over and not checked yet. More are left where Hours is what one round does.
+func (a *Activities) Check(ctx context.Context) (Checked, error) {
+	hours, found, err := a.Store.CheckHours(ctx, hoursAtOnce)
+	for _, f := range found {
+		a.log().ErrorContext(ctx, "accelerator time does not balance", "kind", f.Kind, "accelerator", f.Accelerator, "at", f.At.String(), "gpu_ms", f.Milliseconds, "text", f.Text)
+	}
+	return Checked{hours, len(found)}, temporalerr.Wrap(err)
+}
+
+// clockTolerance is how far the clock may jump before it counts as set: a slewing NTP client stays far below.
+const clockTolerance = time.Second
+
+// WatchClock compares the clock with the time that has really passed, until ctx ends, and keeps an alarm for each time
+// that it was set. The ledger's own clock never goes back; see store.
+func WatchClock(ctx context.Context, st *store.Store, every time.Duration, now func() time.Time) error {
+	tick := time.NewTicker(every)
+	defer tick.Stop()
+	last := now()
+	for {
+		select {
+		case <-ctx.Done():
+			return nil
+		case <-tick.C:
+		}
+		t := now()
+		if by := stepped(last, t); by.Abs() > clockTolerance {
+			f := usage.Finding{Kind: usage.FoundClock, At: schema.At(t), Text: fmt.Sprintf("the clock was set by %s, from about %s", by.Round(time.Millisecond), schema.At(t.Add(-by)))}
+			if err := st.UsageAlarm(ctx, f); err != nil {
+				if ctx.Err() != nil {
+					return nil
+				}
+				return err
+			}
+		}
+		last = t
+	}
+}
+
+// stepped is by how much the wall clock moved more than time has passed between two readings of time.Now.
+func stepped(a, b time.Time) time.Duration {
+	return b.Round(0).Sub(a.Round(0)) - b.Sub(a) // Round(0) strips the monotonic reading
+}

@@ -1,0 +1,208 @@
+package store
+
+import (
+	"context"
+	"fmt"
+	"slices"
+	"strings"
+
+	"gpupool/schema"
+	"gpupool/schema/usage"
+)
+
+// CountsQuery asks for the four counts of each period.
+type CountsQuery struct {
+	Tenant, Project string // what the caller may see, or asks for
+	By              string // of CountsKeys; "" = all together
+	Periods         []usage.Period
+}
+
+// CountsKeys are what the four counts can be given by.
+var CountsKeys = []string{"spec", "tenant", "region", "model"}
+
+// FourCounts are the counts of each period and key, the periods in order.
+func (s *Store) FourCounts(ctx context.Context, q CountsQuery) ([]usage.Counts, error) {
+	if q.By != "" && !slices.Contains(CountsKeys, q.By) {
+		return nil, schema.Invalid("by", q.By, "one of "+strings.Join(CountsKeys, ", "))
+	}
+	if err := s.CatchUpUsage(ctx); err != nil {
+		return nil, err
+	}
+	models := map[string]string{}
+	if q.By == "spec" {
+		specs, err := s.Specs(ctx)
+		if err != nil {
+			return nil, err
+		}
+		for _, sp := range specs {
+			models[sp.Name] = sp.Model
+		}
+	}
+	var out []usage.Counts
+	for _, p := range q.Periods {
+		rows, err := s.countsIn(ctx, q, p, models)
+		if err != nil {
+			return nil, err
+		}
+		out = append(out, rows...)
+	}
+	return out, nil
+}
+
+func (s *Store) countsIn(ctx context.Context, q CountsQuery, p usage.Period, models map[string]string) ([]usage.Counts, error) {
+	p.End = min(p.End, s.Now()+1)
+	sums := map[string]*usage.Counts{}
+	at := func(key string) *usage.Counts {
+		if sums[key] == nil {
+			sums[key] = &usage.Counts{Period: p.Name, Key: key, Jobs: map[string]int64{}, GPU: map[string]int64{}, WaitBy: map[string]usage.Waits{}}
+		}
+		return sums[key]
+	}
+	if q.By == "" {
+		at("")
+	}
+	if p.Milliseconds() == 0 {
+		return nil, nil
+	}
+	var by []string
+	if q.By != "" {
+		by = []string{q.By}
+	}
+	used, err := s.Usage(ctx, UsageQuery{Tenant: q.Tenant, Project: q.Project, From: p.Start, To: p.End, By: append(slices.Clone(by), "outcome"), Live: true})
+	if err != nil {
+		return nil, err
+	}
+	for _, r := range used {
+		if r.Used() == 0 {
+			continue
+		}
+		c := at(r.Keys[q.By])
+		c.Allocated += r.Used()
+		if o := r.Keys["outcome"]; o != "" {
+			c.GPU[o] += r.Used()
+		}
+	}
+	capacity, err := s.Capacity(ctx, []usage.Period{p})
+	if err != nil {
+		return nil, err
+	}
+	for _, r := range capacity {
+		switch q.By {
+		case "region", "model":
+			key := r.Region
+			if q.By == "model" {
+				key = r.Model
+			}
+			at(key).Capacity.Add(r.Balance)
+		case "spec":
+			for key, c := range sums {
+				if models[key] == r.Model {
+					c.Capacity.Add(r.Balance)
+				}
+			}
+		default:
+			for _, c := range sums {
+				c.Capacity.Add(r.Balance)
+			}
+		}
+	}
+	where, args := scopeOf(UsageQuery{Tenant: q.Tenant, Project: q.Project}, "", "hour >= ? AND hour < ?", usage.HourOf(p.Start), usage.NextHour(p.End))
+	key := "''"
+	if q.By != "" {
+		key = q.By
+	}
+	var jobs []struct {
+		Key, State, Cause string
+		N                 int64
+	}
+	if err := s.read(ctx).Raw("SELECT "+key+" AS key, state, cause, CAST(sum(jobs) AS BIGINT) AS n FROM job_hours WHERE "+where+" GROUP BY 1, 2, 3", args...).Scan(&jobs).Error; err != nil {
+		return nil, err
+	}
+	for _, r := range jobs {
+		at(r.Key).Jobs[r.Cause] += r.N
+	}
+	var util []struct {
+		Key         string
+		Known, Idle int64
+	}
+	if err := s.read(ctx).Raw("SELECT "+key+" AS key, CAST(sum(known_ms) AS BIGINT) AS known, CAST(sum(idle_ms) AS BIGINT) AS idle FROM utilization_hours WHERE "+where+" GROUP BY 1", args...).Scan(&util).Error; err != nil {
+		return nil, err
+	}
+	for _, r := range util {
+		c := at(r.Key)
+		c.Known, c.Idle = r.Known, r.Idle
+	}
+	if err := s.waits(ctx, q, p, key, func(k string) *usage.Counts { return at(k) }); err != nil {
+		return nil, err
+	}
+	out := make([]usage.Counts, 0, len(sums))
+	for _, c := range sums {
+		out = append(out, *c)
+	}
+	slices.SortFunc(out, func(a, b usage.Counts) int { return strings.Compare(a.Key, b.Key) })
+	return out, nil
+}
+
+// waits are exact percentiles by the nearest rank, of the attempts that were allocated in p, together and by reason.
+func (s *Store) waits(ctx context.Context, q CountsQuery, p usage.Period, key string, at func(string) *usage.Counts) error {
+	where, args := scopeOf(UsageQuery{Tenant: q.Tenant, Project: q.Project}, "", "allocated_at >= ? AND allocated_at < ?", p.Start, p.End)
+	for _, reason := range []string{"''", "reason"} {
+		var rows []struct {
+			Key, Reason         string
+			N, P50, P90, P99, M int64
+		}
+		query := fmt.Sprintf(`SELECT key, reason, max(n) AS n, max(CASE WHEN r = (n * 50 + 99) / 100 THEN w END) AS p50, max(CASE WHEN r = (n * 90 + 99) / 100 THEN w END) AS p90,
+			max(CASE WHEN r = (n * 99 + 99) / 100 THEN w END) AS p99, max(w) AS m FROM (
+			SELECT %[1]s AS key, %[2]s AS reason, wait_ms AS w, row_number() OVER (PARTITION BY %[1]s, %[2]s ORDER BY wait_ms) AS r, count(*) OVER (PARTITION BY %[1]s, %[2]s) AS n
+			FROM attempt_facts WHERE %[3]s) x GROUP BY key, reason`, key, reason, where)
+		if err := s.read(ctx).Raw(query, args...).Scan(&rows).Error; err != nil {
+			return err
+		}
+		for _, r := range rows {
+			w := usage.Waits{Attempts: r.N, P50: r.P50, P90: r.P90, P99: r.P99, Max: r.M}
+			if r.Reason == "" {
+				at(r.Key).Wait = w
+			} else {
+				at(r.Key).WaitBy[r.Reason] = w
+			}
+		}
+	}
+	return nil
+}
+
+// Demand is what jobs of a model asked for, by the day on which they were submitted: GPU-milliseconds that they came to use.
+type Demand struct {
+	Day   int64 // days since 1970-01-01 UTC
+	Model string
+	GPU   int64
+}
+
+// DailyDemand is by whole days of UTC in [from, to).
+func (s *Store) DailyDemand(ctx context.Context, from, to schema.Instant) ([]Demand, error) {
+	var out []Demand
+	return out, s.read(ctx).Raw(`SELECT j.submitted_at / 86400000 AS day, l.model, CAST(sum(l.end_at - l.start_at) AS BIGINT) AS gpu FROM ledger l JOIN jobs j ON j.id = l.job
+		WHERE l.kind = ? AND l.end_at >= ? AND j.submitted_at >= ? AND j.submitted_at < ? GROUP BY 1, 2 ORDER BY 2, 1`, schema.LedgerUsage, from, from, to).Scan(&out).Error
+}
+
+// TraceRow is one ended job as `gpupool simulate` reads it.
+type TraceRow struct {
+	ID, Tenant, Project, Spec, Model string
+	PerNode, Nodes, Priority         int
+	Preemptible                      bool
+	SubmittedAt                      schema.Instant
+	RunMS, TimeLimit                 int64
+}
+
+// Trace are the jobs submitted in w that have run and ended, in submit order: their run is what all attempts held together.
+func (s *Store) Trace(ctx context.Context, w usage.Interval) ([]TraceRow, error) {
+	var out []TraceRow
+	return out, s.read(ctx).Raw(`SELECT j.id, j.tenant, j.project, j.spec, j.model, j.per_node, j.nodes, j.priority, j.preemptible, j.submitted_at, j.time_limit,
+		CAST(coalesce((SELECT sum(t.released_at - t.allocated_at) FROM attempts t WHERE t.job = j.id AND t.released_at > 0), 0) AS BIGINT) AS run_ms
+		FROM jobs j WHERE j.submitted_at >= ? AND j.submitted_at < ? AND j.ended_at > 0 AND j.attempt > 0 ORDER BY j.seq`, w.Start, w.End).Scan(&out).Error
+}
+
+// Findings are the newest alarms of the books.
+func (s *Store) Findings(ctx context.Context, limit int) ([]usage.Finding, error) {
+	var out []usage.Finding
+	return out, s.read(ctx).Raw("SELECT kind, accelerator, at, milliseconds, text FROM usage_findings ORDER BY found_at DESC, id LIMIT ?", limit).Scan(&out).Error
+}

@@ -1,0 +1,526 @@
+package store_test
+
+import (
+	"fmt"
+	"maps"
+	"math/rand/v2"
+	"path/filepath"
+	"slices"
+	"sync/atomic"
+	"testing"
+	"time"
+
+	"gpupool/schema"
+	"gpupool/schema/agentproto"
+	"gpupool/schema/store"
+	"gpupool/schema/store/storetest"
+	"gpupool/schema/usage"
+)
+
+// books is a pool under a clock that is set at will, beside its own bookkeeping, which knows nothing of the store's.
+type books struct {
+	*store.Store
+	t       *testing.T
+	rnd     *rand.Rand
+	file    string
+	now     atomic.Int64 // the process's clock, Unix ms
+	newest  int64        // the latest moment at which something was written
+	epoch   int64
+	cycle   int64
+	servers []schema.Server
+	accs    map[string][]string // server -> accelerators
+	busy    map[string]string   // accelerator -> job
+	jobs    map[string]*booked
+	ended   []interval
+	cordons map[[2]string]bool
+}
+
+// booked is a job as the test knows it.
+type booked struct {
+	schema.Job
+	tenant                   string
+	place                    store.Place
+	start, running, stopping int64
+	why                      schema.AttemptOutcome
+	queued                   int64
+	waits                    []int64
+}
+
+// interval is what an accelerator was held for, and what of it is charged.
+type interval struct {
+	tenant                        string
+	start, running, stopping, end int64
+	outcome                       schema.AttemptOutcome
+}
+
+// used and charged are this test's own arithmetic: millisecond by millisecond where it can be, with the default policy.
+func (i interval) used(from, to int64) int64 {
+	if lo, hi := max(from, i.start), min(to, i.end); hi > lo {
+		return hi - lo
+	}
+	return 0
+}
+
+func (i interval) charged(from, to int64) int64 {
+	paidUntil := i.end
+	switch i.outcome {
+	case schema.AttemptUnstarted:
+		paidUntil = i.start
+	case schema.AttemptLost, schema.AttemptPreempted:
+		if i.stopping > 0 {
+			paidUntil = i.stopping
+		}
+	}
+	return interval{start: i.start, end: min(paidUntil, i.end)}.used(from, to)
+}
+
+func newBooks(t *testing.T, seed uint64) *books {
+	t.Helper()
+	b := &books{t: t, rnd: rand.New(rand.NewPCG(seed, 1)), file: filepath.Join(t.TempDir(), "gpupool.db"), accs: map[string][]string{}, busy: map[string]string{}, jobs: map[string]*booked{}, cordons: map[[2]string]bool{}}
+	b.now.Store(time.Date(2026, 7, 14, 21, 40, 0, 0, time.UTC).UnixMilli())
+	b.open()
+	for i := range 3 {
+		v := storetest.Available(t, b.Store, i+1, h100, 4)
+		b.servers = append(b.servers, v)
+		list, err := b.Accelerators(t.Context(), store.AcceleratorFilter{Server: v.ID})
+		b.must(err)
+		for _, a := range list {
+			b.accs[v.ID] = append(b.accs[v.ID], a.ID)
+		}
+	}
+	_, err := b.CreateSpec(t.Context(), "test", store.NewSpec{Name: "h100x2", Model: h100, Accelerators: 2})
+	b.must(err)
+	for _, tenant := range []string{"blue", "red"} {
+		_, err = b.CreateTenant(t.Context(), "test", tenant, 50)
+		b.must(err)
+		_, err = b.CreateProject(t.Context(), "test", tenant, "main")
+		b.must(err)
+	}
+	b.wrote()
+	return b
+}
+
+// open is also what a restart of the process does.
+func (b *books) open() {
+	b.t.Helper()
+	s, err := store.Open(b.t.Context(), store.Config{Driver: "sqlite", DSN: b.file, Clock: func() time.Time { return time.UnixMilli(b.now.Load()) }})
+	b.must(err)
+	b.Store = s
+	b.epoch, err = b.TakeEpoch(b.t.Context(), "eu", "test")
+	b.must(err)
+}
+
+func (b *books) must(err error) {
+	b.t.Helper()
+	if err != nil {
+		b.t.Fatal(err)
+	}
+}
+
+// wrote is told after every write that the store's log tells of.
+func (b *books) wrote() { b.newest = max(b.newest, b.now.Load()) }
+
+func pick[T any](b *books, list []T) (v T, ok bool) {
+	if len(list) == 0 {
+		return v, false
+	}
+	return list[b.rnd.IntN(len(list))], true
+}
+
+func (b *books) in(states ...string) []*booked {
+	var out []*booked
+	for _, id := range slices.Sorted(maps.Keys(b.jobs)) {
+		j := b.jobs[id]
+		state := "queued"
+		switch {
+		case j.start > 0 && j.stopping > 0:
+			state = "stopping"
+		case j.start > 0 && j.running > 0:
+			state = "running"
+		case j.start > 0:
+			state = "starting"
+		}
+		if slices.Contains(states, state) {
+			out = append(out, j)
+		}
+	}
+	return out
+}
+
+func (b *books) step() {
+	ctx, t := b.t.Context(), b.t
+	b.now.Add(1) // the log tells transactions apart by their moments
+	switch b.rnd.IntN(14) {
+	case 0, 1, 2:
+		b.now.Add(b.rnd.Int64N(90 * 60_000))
+	case 3: // the clock is set
+		b.now.Add(b.rnd.Int64N(4*3_600_000) - 2*3_600_000)
+	case 4, 5:
+		tenant, _ := pick(b, []string{"blue", "red"})
+		j, _, err := b.SubmitJob(ctx, "test", "", "", store.NewJob{Tenant: tenant, Project: "main", Spec: "h100x2", Nodes: 1, Command: []string{"true"}})
+		b.must(err)
+		b.wrote()
+		b.jobs[j.ID] = &booked{Job: j, tenant: tenant, queued: b.now.Load()}
+	case 6, 7, 8: // start one, where two are free and nothing is cordoned
+		j, ok := pick(b, b.in("queued"))
+		if !ok {
+			return
+		}
+		for _, v := range b.servers {
+			if b.cordons[[2]string{v.ID, ""}] {
+				continue
+			}
+			var free []string
+			for _, a := range b.accs[v.ID] {
+				if b.busy[a] == "" && !b.cordons[[2]string{v.ID, a}] {
+					free = append(free, a)
+				}
+			}
+			if len(free) < 2 {
+				continue
+			}
+			b.cycle++
+			place := store.Place{Server: v.ID, Accelerators: free[:2]}
+			no, err := b.CommitCycle(ctx, "eu", b.epoch, store.Cycle{Number: b.cycle, Starts: []store.Start{{Job: j.ID, Attempt: j.Attempt + 1, Places: []store.Place{place}}}})
+			b.must(err)
+			if len(no) > 0 {
+				t.Fatalf("refused: %+v", no)
+			}
+			j.start = max(b.newest, b.now.Load())
+			j.waits = append(j.waits, max(0, j.start-min(j.queued, j.start)))
+			b.newest = j.start
+			j.place, j.running, j.stopping, j.why = place, 0, 0, ""
+			j.Job, err = b.Job(ctx, j.ID)
+			b.must(err)
+			for _, a := range place.Accelerators {
+				b.busy[a] = j.ID
+			}
+			b.must(b.DispatchAttempt(ctx, j.ID, j.Attempt))
+			b.wrote()
+			_, err = b.ClaimTasks(ctx, v.ID)
+			b.must(err)
+			return
+		}
+	case 9: // it runs
+		if j, ok := pick(b, b.in("starting")); ok {
+			b.report(j, agentproto.TaskReport{Seq: 1, State: schema.TaskRunning})
+			j.running = b.now.Load()
+			b.wrote()
+		}
+	case 10: // it is asked to stop
+		if j, ok := pick(b, b.in("starting", "running")); ok {
+			why, _ := pick(b, []schema.AttemptOutcome{schema.AttemptPreempted, schema.AttemptLost, schema.AttemptCancelled, schema.AttemptTimeout})
+			if j.running == 0 && why == schema.AttemptTimeout {
+				why = schema.AttemptCancelled
+			}
+			b.must(b.RequestStop(ctx, j.ID, j.Attempt, why, "test", "because"))
+			j.stopping, j.why = b.now.Load(), why
+			b.wrote()
+		}
+	case 11: // it ends
+		if j, ok := pick(b, b.in("starting", "running", "stopping")); ok {
+			b.end(j)
+		}
+	case 12:
+		v, _ := pick(b, b.servers)
+		acc := ""
+		if b.rnd.IntN(2) == 0 {
+			acc, _ = pick(b, b.accs[v.ID])
+		}
+		k := [2]string{v.ID, acc}
+		if b.cordons[k] {
+			b.must(b.Uncordon(ctx, v.ID, acc, schema.CordonOperator, "test"))
+		} else {
+			_, err := b.Cordon(ctx, v.ID, acc, schema.CordonOperator, "test", "looks odd")
+			b.must(err)
+		}
+		b.cordons[k] = !b.cordons[k]
+		b.wrote()
+	case 13:
+		if b.rnd.IntN(3) == 0 { // the process dies and starts again
+			b.must(b.Close())
+			b.open()
+		} else {
+			b.must(b.CatchUpUsage(ctx))
+			_, _, err := b.CheckHours(ctx, 10)
+			b.must(err)
+		}
+	}
+}
+
+func (b *books) report(j *booked, r agentproto.TaskReport) {
+	b.t.Helper()
+	r.Task = store.RunTaskID(j.ID, j.Attempt, 0)
+	_, err := b.Report(b.t.Context(), j.place.Server, agentproto.Report{Tasks: []agentproto.TaskReport{r}})
+	b.must(err)
+}
+
+// end reports the end up to three times and settles it up to three times, then keeps what the accelerators were held for.
+func (b *books) end(j *booked) {
+	b.t.Helper()
+	zero, seven := 0, 7
+	r := agentproto.TaskReport{Seq: 9, State: schema.TaskDone, ExitCode: &zero, NoneLeft: true}
+	outcome := schema.AttemptCompleted
+	switch {
+	case j.why != "":
+		r.State, r.ExitCode, r.Signal, outcome = schema.TaskFailed, nil, "TERM", j.why
+	case j.running == 0:
+		r.State, r.ExitCode, outcome = schema.TaskFailed, nil, schema.AttemptUnstarted
+	case b.rnd.IntN(3) == 0:
+		r.State, r.ExitCode, outcome = schema.TaskFailed, &seven, schema.AttemptFailed
+	}
+	for range 1 + b.rnd.IntN(3) {
+		b.report(j, r)
+	}
+	b.wrote()
+	var got store.Settle
+	for range 1 + b.rnd.IntN(3) {
+		var err error
+		got, err = b.SettleAttempt(b.t.Context(), j.ID, j.Attempt, nil)
+		b.must(err)
+	}
+	if got.Outcome != outcome {
+		b.t.Fatalf("settled as %s, want %s", got.Outcome, outcome)
+	}
+	end := max(b.newest, b.now.Load())
+	b.newest = end
+	i := interval{tenant: j.tenant, start: j.start, running: j.running, stopping: j.stopping, end: end, outcome: outcome}
+	if i.stopping > 0 { // by whatever clock it was told, it lies within
+		i.stopping = min(max(i.stopping, i.start), i.end)
+	}
+	for _, a := range j.place.Accelerators {
+		b.ended = append(b.ended, i)
+		delete(b.busy, a)
+	}
+	j.start, j.queued = 0, end
+	if got.State.Ended() {
+		delete(b.jobs, j.ID)
+	}
+}
+
+// check compares all that the store says with this test's own books.
+func (b *books) check() {
+	t, ctx := b.t, b.t.Context()
+	t.Helper()
+	for range 6 {
+		from := b.newest - b.rnd.Int64N(30*3_600_000)
+		to := from + b.rnd.Int64N(31*3_600_000)
+		if b.rnd.IntN(4) == 0 {
+			from, to = 0, b.newest+1
+		}
+		want := map[string][2]int64{}
+		for _, i := range b.ended {
+			w := want[i.tenant]
+			w[0] += i.used(from, to)
+			w[1] += i.charged(from, to)
+			want[i.tenant] = w
+		}
+		for _, j := range b.jobs {
+			if j.start > 0 {
+				w := want[j.tenant]
+				live := 2 * interval{start: j.start, end: to}.used(from, to)
+				w[0] += live
+				w[1] += live
+				want[j.tenant] = w
+			}
+		}
+		for _, by := range [][]string{{"tenant"}, {"tenant", "server"}, {"tenant", "spec", "outcome"}} {
+			rows, err := b.Usage(ctx, store.UsageQuery{From: schema.Instant(from), To: schema.Instant(to), By: by, Live: true})
+			b.must(err)
+			got := map[string][2]int64{}
+			for _, r := range rows {
+				g := got[r.Keys["tenant"]]
+				g[0] += r.Used()
+				g[1] += r.Charged()
+				got[r.Keys["tenant"]] = g
+			}
+			for _, tenant := range []string{"blue", "red"} {
+				if got[tenant] != want[tenant] {
+					t.Fatalf("%s from %d to %d by %v: used and charged %v, want %v", tenant, from, to, by, got[tenant], want[tenant])
+				}
+			}
+		}
+	}
+	a, err := b.AuditUsage(ctx, usage.Interval{Start: 0, End: schema.Instant(b.newest)})
+	b.must(err)
+	if len(a.Findings) > 0 || a.Balance.Parts() != a.Balance.Installed || a.Balance.Allocated != a.Ledger+a.Live || a.Events != a.Balance.Allocated {
+		t.Fatalf("the audit found %+v", a)
+	}
+	if found, err := b.Findings(ctx, 10); err != nil || len(found) > 0 {
+		t.Fatalf("alarms %+v, %v", found, err)
+	}
+}
+
+// TestAnyHistorySumsToTheReference: submits, starts, preemptions, losses, failures, retries, duplicates, cordons, restarts
+// and a clock that is set back and forth. The sums are exact to the millisecond.
+func TestAnyHistorySumsToTheReference(t *testing.T) {
+	t.Parallel()
+	seeds := 6
+	if testing.Short() {
+		seeds = 3
+	}
+	base := uint64(time.Now().UnixNano())
+	for i := range seeds {
+		seed := base + uint64(i)
+		t.Run(fmt.Sprint("seed ", seed), func(t *testing.T) {
+			b := newBooks(t, seed)
+			defer func() { b.must(b.Close()) }()
+			for range 150 {
+				b.step()
+			}
+			b.check()
+			for _, j := range b.in("starting", "running", "stopping") {
+				b.end(j)
+			}
+			if live, err := b.LiveUsage(t.Context(), "", ""); err != nil || len(live) != 0 {
+				t.Fatalf("after the end %+v is live (%v)", live, err)
+			}
+			b.check()
+		})
+	}
+}
+
+// Case 21: one job of four attempts with gaps, ends told more than once.
+func TestARequeuedJobIsTheSumOfItsAttempts(t *testing.T) {
+	t.Parallel()
+	b := newBooks(t, 21)
+	defer func() { b.must(b.Close()) }()
+	ctx := t.Context()
+	_, err := b.CreateSpec(ctx, "test", store.NewSpec{Name: "g1", Model: h100, Accelerators: 1})
+	b.must(err)
+	job, _, err := b.SubmitJob(ctx, "test", "", "", store.NewJob{Tenant: "blue", Project: "main", Spec: "g1", Nodes: 1, Command: []string{"true"}})
+	b.must(err)
+	zero := 0
+	lengths := []int64{3889, 4473, 6122, 2153}
+	for i, seconds := range lengths {
+		b.now.Add(30_000)
+		b.cycle++
+		place := store.Place{Server: b.servers[0].ID, Accelerators: b.accs[b.servers[0].ID][:1]}
+		no, err := b.CommitCycle(ctx, "eu", b.epoch, store.Cycle{Number: b.cycle, Starts: []store.Start{{Job: job.ID, Attempt: i + 1, Places: []store.Place{place}}}})
+		b.must(err)
+		if len(no) > 0 {
+			t.Fatal(no)
+		}
+		b.must(b.DispatchAttempt(ctx, job.ID, i+1))
+		_, err = b.ClaimTasks(ctx, place.Server)
+		b.must(err)
+		j := &booked{Job: schema.Job{ID: job.ID, Attempt: i + 1}, place: place}
+		b.report(j, agentproto.TaskReport{Seq: 1, State: schema.TaskRunning})
+		b.now.Add(seconds * 1000)
+		end := agentproto.TaskReport{Seq: 9, State: schema.TaskDone, ExitCode: &zero, NoneLeft: true}
+		if i < len(lengths)-1 {
+			b.must(b.RequestStop(ctx, job.ID, i+1, schema.AttemptPreempted, "test", "because"))
+			end = agentproto.TaskReport{Seq: 9, State: schema.TaskFailed, Signal: "TERM", NoneLeft: true}
+		}
+		for range i + 1 {
+			b.report(j, end)
+			_, err := b.SettleAttempt(ctx, job.ID, i+1, nil)
+			b.must(err)
+		}
+	}
+	rows, err := b.Usage(ctx, store.UsageQuery{By: []string{"job"}, Live: true})
+	b.must(err)
+	if len(rows) != 1 || rows[0].Used() != 16_637_000 || rows[0].Charged() != 16_637_000 {
+		t.Fatalf("%+v, want 16,637 GPU-seconds of one job", rows)
+	}
+	ledger, err := b.Ledger(ctx, job.ID)
+	b.must(err)
+	if len(ledger) != 4 || ledger[0].Start-ledger[0].Queued != 30_000 || ledger[3].Start-ledger[3].Queued != 30_000 {
+		t.Fatalf("%+v, want four attempts that each waited for 30 s", ledger)
+	}
+	live, err := b.LiveUsage(ctx, "", "")
+	b.must(err)
+	if len(live) != 0 {
+		t.Fatalf("after the end %+v is live", live)
+	}
+}
+
+// What the zone of the process is changes nothing; a budget warns once at each threshold; a correction is a row.
+func TestBudgetsAdjustmentsAndPrices(t *testing.T) {
+	t.Parallel()
+	b := newBooks(t, 5)
+	defer func() { b.must(b.Close()) }()
+	ctx := t.Context()
+	for range 400 {
+		b.step()
+	}
+	for _, j := range b.in("starting", "running", "stopping") {
+		b.end(j)
+	}
+	var charged int64
+	for _, i := range b.ended {
+		if i.tenant == "blue" {
+			charged += i.charged(0, b.newest+1)
+		}
+	}
+	if charged == 0 {
+		t.Fatal("this history charges nothing: choose another seed")
+	}
+	b.now.Store(b.newest)
+	_, err := b.SetBudget(ctx, "test", store.Budget{Tenant: "blue", Amount: charged * 100 / 85, Zone: "Europe/Berlin"})
+	b.must(err)
+	for range 2 {
+		states, err := b.BudgetStates(ctx, "blue")
+		b.must(err)
+		if len(states) != 1 || states[0].Spent != charged || states[0].Remaining != states[0].Amount-charged || states[0].Committed != 0 {
+			t.Fatalf("%+v, want %d spent", states, charged)
+		}
+	}
+	for i, want := range []int{2, 0} { // 50 and 80 per cent of 85
+		n, err := b.WarnBudgets(ctx)
+		b.must(err)
+		if n != want {
+			t.Fatalf("round %d warned %d times, want %d", i, n, want)
+		}
+	}
+	before := charged
+	for range 2 { // the same key is one correction
+		_, err = b.AdjustUsage(ctx, "fin", store.Adjustment{Key: "c1", Tenant: "blue", Project: "main", Spec: "h100x2", GPUMillis: -5_000, Note: "a goodwill"})
+		b.must(err)
+	}
+	if _, err := b.AdjustUsage(ctx, "fin", store.Adjustment{Key: "c1", Tenant: "blue", Project: "main", Spec: "h100x2", GPUMillis: -6_000, Note: "a goodwill"}); !schema.Is(err, schema.CodeReused) {
+		t.Fatalf("got %v, want reused", err)
+	}
+	_, err = b.SetPrice(ctx, "fin", usage.Price{Spec: "h100x2", Currency: "EUR", Micros: 3_600_000})
+	b.must(err)
+	rows, err := b.Usage(ctx, store.UsageQuery{Tenant: "blue", By: []string{"project"}})
+	b.must(err)
+	if len(rows) != 1 || rows[0].Charged() != before-5_000 || rows[0].Adjust != -5_000 || rows[0].Cost == nil || *rows[0].Cost != before-5_000 || rows[0].Currency != "EUR" {
+		t.Fatalf("%+v, want %d GPU-ms at one millionth each", rows, before-5_000)
+	}
+	if _, err := b.SetPrice(ctx, "fin", usage.Price{Spec: "h100x2", Currency: "EUR", Micros: 1, From: usage.HourOf(schema.Instant(b.newest))}); !schema.Is(err, schema.CodeInvalid) {
+		t.Fatalf("the price of a past hour was changed: %v", err)
+	}
+}
+
+// A lost row, a doubled one and a wrong hourly sum are each found and named.
+func TestTheAuditFindsWhatWasTamperedWith(t *testing.T) {
+	t.Parallel()
+	for kind, tamper := range map[string]string{
+		usage.FoundRollup:      "UPDATE usage_hours SET run_ms = run_ms + 1 WHERE run_ms > 0",
+		usage.FoundUncharged:   "DROP TRIGGER ledger_no_delete; DELETE FROM ledger WHERE id = (SELECT min(id) FROM ledger WHERE kind = 'usage' AND end_at > start_at)",
+		usage.FoundInterval:    "DROP TRIGGER ledger_no_update; UPDATE ledger SET end_at = end_at + 7 WHERE id = (SELECT min(id) FROM ledger WHERE kind = 'usage' AND end_at > start_at)",
+		usage.FoundUnheld:      "INSERT INTO ledger (id, kind, job, attempt, accelerator, server, tenant, project, spec, model, region, start_at, running_at, stopping_at, end_at, outcome) SELECT id || '/x', kind, job, attempt, accelerator, server, tenant, project, spec, model, region, start_at, running_at, stopping_at, end_at, outcome FROM ledger WHERE kind = 'usage' AND end_at > start_at LIMIT 1",
+		usage.FoundStates:      "UPDATE capacity_spans SET state = 'repair' WHERE accelerator = (SELECT min(accelerator) FROM capacity_spans)",
+		usage.FoundStateless:   "DELETE FROM capacity_spans WHERE accelerator = (SELECT min(accelerator) FROM capacity_spans)",
+		usage.FoundTwice:       "INSERT INTO allocations (id, job, attempt, accelerator, server, region, allocated_at, released_at) SELECT id || '/x', job, attempt, accelerator, server, region, allocated_at, released_at FROM allocations WHERE released_at > allocated_at LIMIT 1",
+		usage.FoundUninstalled: "UPDATE events SET at = at WHERE 1 = 0; DROP TRIGGER events_no_delete; DELETE FROM events WHERE kind = 'accelerator.installed' AND subject = (SELECT min(subject) FROM events WHERE kind = 'accelerator.installed')",
+	} {
+		t.Run(kind, func(t *testing.T) {
+			t.Parallel()
+			b := newBooks(t, 7)
+			defer func() { b.must(b.Close()) }()
+			for range 150 {
+				b.step()
+			}
+			b.now.Store(max(b.newest, b.now.Load()) + 2*usage.Hour)
+			b.must(b.CatchUpUsage(t.Context()))
+			b.must(b.Exec(t.Context(), tamper))
+			a, err := b.AuditUsage(t.Context(), usage.Interval{Start: 0, End: schema.Instant(b.now.Load())})
+			b.must(err)
+			if !slices.ContainsFunc(a.Findings, func(f usage.Finding) bool { return f.Kind == kind && f.Text != "" }) {
+				t.Fatalf("%q was not found: %+v", kind, a.Findings)
+			}
+		})
+	}
+}
