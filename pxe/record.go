@@ -3,6 +3,8 @@ package pxe
 import (
 	"context"
 	"log/slog"
+	"maps"
+	"sync"
 	"sync/atomic"
 	"time"
 
@@ -18,7 +20,13 @@ type evidence struct {
 	now     func() time.Time
 	queue   chan item
 	dropped atomic.Int64
+
+	mu    sync.Mutex
+	kinds map[string]counts
 }
+
+// counts of one kind of evidence.
+type counts struct{ n, bytes int64 }
 
 type item struct {
 	at time.Time
@@ -31,16 +39,27 @@ const (
 )
 
 func newEvidence(to boot.Recorder, log *slog.Logger, now func() time.Time) *evidence {
-	return &evidence{to: to, log: log, now: now, queue: make(chan item, evidenceQueue)}
+	return &evidence{to: to, log: log, now: now, queue: make(chan item, evidenceQueue), kinds: map[string]counts{}}
 }
 
 func (v *evidence) record(e schema.BootEvidence) {
 	v.log.Debug("boot", "kind", e.Kind, "mac", e.MAC, "ip", e.IP, "server", e.Server, "attempt", e.Attempt, "what", e.What, "bytes", e.Bytes, "result", e.Result)
+	v.mu.Lock()
+	c := v.kinds[e.Kind]
+	v.kinds[e.Kind] = counts{c.n + 1, c.bytes + e.Bytes}
+	v.mu.Unlock()
 	select {
 	case v.queue <- item{v.now(), e}:
 	default:
 		v.dropped.Add(1)
 	}
+}
+
+// counted is how much evidence there was of each kind since the start.
+func (v *evidence) counted() map[string]counts {
+	v.mu.Lock()
+	defer v.mu.Unlock()
+	return maps.Clone(v.kinds)
 }
 
 // run hands evidence over until stop is closed, and then what is left.

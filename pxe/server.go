@@ -113,7 +113,11 @@ func (s *Server) build(dc dhcp.Config) error {
 	}
 	locate.Server = s.dhcp
 	s.tftp = tftp.New(&tftpFiles{s.files, s.scripts, locate}, tftp.Config{PerClient: s.cfg.TFTPPerClient, Report: s.transferred, Log: s.log})
-	s.http = httpboot.NewServer(&httpboot.Handler{Files: s.files, Scripts: s.scripts, Locator: locate, Record: s.evidence.record, Who: s.who, Log: s.log})
+	metrics, err := s.metrics()
+	if err != nil {
+		return err
+	}
+	s.http = httpboot.NewServer(&httpboot.Handler{Metrics: metrics, Files: s.files, Scripts: s.scripts, Locator: locate, Record: s.evidence.record, Who: s.who, Log: s.log})
 	return nil
 }
 

@@ -81,7 +81,7 @@ func (p *Process) boot() error {
 		return nil
 	}
 	bs := bootstore.New(p.Store, tokensLive(p.Config.Timing))
-	s, err := pxe.New(bootConfig(c, p.URL), pxe.Deps{Inventory: bs, Leases: bootstore.Leases{DB: p.Store}, Tokens: bs, Installer: &install.Installer{APIURL: p.URL}, Recorder: bs, Log: p.log.With("part", "pxe")})
+	s, err := pxe.New(BootConfig(c, p.URL), pxe.Deps{Inventory: bs, Leases: bootstore.Leases{DB: p.Store}, Tokens: bs, Installer: &install.Installer{APIURL: p.URL}, Recorder: bs, Log: p.log.With("part", "pxe")})
 	if err != nil {
 		return err
 	}
@@ -90,8 +90,8 @@ func (p *Process) boot() error {
 	return nil
 }
 
-// bootConfig is the configuration as the boot service takes it.
-func bootConfig(c config.PXE, api string) pxe.Config {
+// BootConfig is the configuration as the boot service takes it; api is where an installed machine phones home.
+func BootConfig(c config.PXE, api string) pxe.Config {
 	pc := pxe.Config{Mode: dhcp.Mode(c.Mode), Interface: c.Interface, ServerID: c.ServerID, DHCP: c.DHCPListen, PXE: c.BootListen, TFTP: c.TFTPListen, HTTP: c.HTTPListen,
 		TLSCert: c.TLSCert, TLSKey: c.TLSKey, URL: c.ExternalURL, APIURL: api, Root: c.BootDir, Stages: c.Stages, SecureBoot: c.SecureBoot, UserClass: c.UserClass,
 		NoProbe: c.NoProbe, OfferHold: c.OfferHold, Quarantine: c.Quarantine, TFTPPerClient: c.TFTPPerClient}

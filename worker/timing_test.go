@@ -59,7 +59,7 @@ func TestTheBootServiceGoesByItsSettings(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	got := bootConfig(c.PXE, "https://api.example")
+	got := BootConfig(c.PXE, "https://api.example")
 	n := got.Subnets[0]
 	if !got.NoProbe || got.TLSCert != "c" || got.TLSKey != "k" || got.Stages["x64"] != "own.efi" || got.Quarantine != 2*time.Hour || got.OfferHold != 10*time.Second || got.UserClass != "own" || got.TFTPPerClient != 3 || got.PXE != ":4011" || got.APIURL != "https://api.example" ||
 		n.Relays[0] != "10.9.0.1" || n.NTP[0] != "10.0.0.3" || n.Domain != "a.example" || n.MTU != 9000 || n.Interface != "eth1" || n.BootLease != 5*time.Minute || n.Lease != time.Hour {

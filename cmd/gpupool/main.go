@@ -23,7 +23,13 @@ func main() {
 	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM)
 	defer stop()
 	root := cli.Root()
-	root.AddCommand(serve.Commands()...)
+	servers := serve.Commands()
+	root.AddCommand(servers...)
+	for _, c := range servers {
+		if c.Name() == "pxe" {
+			c.AddCommand(cli.BootWatch())
+		}
+	}
 	root.AddCommand(labcli.Command(), demo.Command(), bench.Command(), simcli.Command())
 	os.Exit(cli.Execute(ctx, root))
 }

@@ -11,6 +11,7 @@
 //	/b/TOKEN/NAME        a document of an install attempt
 //	/b/TOKEN/files/NAME  a boot file, for one that may be had with a token only
 //	/healthz             "ok"
+//	/metrics             counts, for Prometheus
 //
 // Not here: what a script says and who may have it (pxe/script).
 package httpboot
@@ -48,6 +49,8 @@ type Handler struct {
 	// Who tells the machine and attempt behind a MAC, for evidence.
 	Who func(ctx context.Context, mac string) (server string, attempt int)
 	Log *slog.Logger
+	// Metrics answers /metrics; nil = there are none. They are counts, without names or addresses.
+	Metrics http.Handler
 }
 
 // NewServer is the HTTP server around h: HTTP/1.1 only, with bounds on slow and idle clients but none on how long a
@@ -77,6 +80,8 @@ func (h *Handler) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	}
 	first, rest, _ := strings.Cut(p, "/")
 	switch {
+	case p == "metrics" && h.Metrics != nil:
+		h.Metrics.ServeHTTP(w, r)
 	case p == "healthz":
 		body(w, r, "text/plain; charset=utf-8", []byte("ok\n"))
 	case first == "files" && rest != "":

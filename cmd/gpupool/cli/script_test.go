@@ -8,6 +8,7 @@ import (
 	"strconv"
 	"strings"
 	"testing"
+	"time"
 
 	"github.com/rogpeppe/go-internal/testscript"
 	"go.uber.org/goleak"
@@ -33,7 +34,9 @@ func TestMain(m *testing.M) {
 	testscript.Main(leakless{m}, map[string]func(){
 		"gpupool": func() {
 			ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt)
-			code := Execute(ctx, Root())
+			root := Root()
+			root.AddCommand(group("pxe", "Network boot", BootWatch())) // the binary has it beside the server's verb
+			code := Execute(ctx, root)
 			stop()
 			os.Exit(code)
 		},
@@ -45,6 +48,7 @@ func TestMain(m *testing.M) {
 //	exits CODE COMMAND...            runs it and demands this exit code
 //	first VAR                        keeps the first line of the last output
 //	as NAME ROLE [TENANT [PROJECT]]  goes on with a new token of that role; "as operator" goes back
+//	boots SERVER                     records a DHCPACK to it, and a stranger's guess at a token
 //	break SERVER SLOT                fails an accelerator, which opens a repair; $REPAIR is its id
 func TestScripts(t *testing.T) {
 	testscript.Run(t, testscript.Params{
@@ -95,6 +99,15 @@ func TestScripts(t *testing.T) {
 				token, err := p.NewToken(context.Background(), args[0], schema.Role(args[1]), args[2], args[3])
 				ts.Check(err)
 				ts.Setenv("GPUPOOL_TOKEN", token)
+			},
+			"boots": func(ts *testscript.TestScript, _ bool, args []string) {
+				p := ts.Value("pool").(*testpool.Pool)
+				v, err := p.Store.Server(context.Background(), args[0])
+				ts.Check(err)
+				ts.Check(p.Store.RecordBoots(context.Background(), []time.Time{time.Now(), time.Now()}, []schema.BootEvidence{
+					{Kind: "dhcp-ack", MAC: v.MACs, IP: "10.1.0.57", Server: v.ID, Attempt: 2, What: "snponly.efi", Result: "ok"},
+					{Kind: "token-refused", IP: "10.1.0.9", What: "user-data", Result: "the token is unknown, expired or revoked"},
+				}))
 			},
 			"break": func(ts *testscript.TestScript, _ bool, args []string) {
 				p := ts.Value("pool").(*testpool.Pool)

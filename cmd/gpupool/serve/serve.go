@@ -60,6 +60,9 @@ func Commands() []*cobra.Command {
 		f := &flags{}
 		c := f.command(&cobra.Command{Use: string(r.role), Short: r.short, Long: r.short + ", on PostgreSQL and an external Temporal. " + r.long}, []config.Role{r.role})
 		r.own(f, c)
+		if r.role == config.RolePXE {
+			c.AddCommand(doctorCommand())
+		}
 		out = append(out, c)
 	}
 	return out

@@ -40,6 +40,37 @@ func parses(t *testing.T, args []string) {
 	}
 }
 
+func TestDoctorSaysWhatToDoAndFailsWhereServersCannotBoot(t *testing.T) {
+	t.Parallel()
+	doctor := func(args ...string) (string, error) {
+		r, out := root(), &bytes.Buffer{}
+		r.SetOut(out)
+		r.SetArgs(append([]string{"pxe", "doctor", "--data-dir", t.TempDir()}, args...))
+		err := r.ExecuteContext(t.Context())
+		return out.String(), err
+	}
+	if _, err := doctor(); err == nil || !strings.Contains(err.Error(), "network boot is off") {
+		t.Fatalf("without network boot: %v", err)
+	}
+	dir := t.TempDir()
+	set := []string{"--set", "pxe.boot_dir=" + dir, "--set", "api.external_url=http://127.0.0.1:1"}
+	for _, s := range labSettings() {
+		set = append(set, "--set", s)
+	}
+	out, err := doctor(set...)
+	if err == nil || schema.CodeOf(err) != schema.CodeUnavailable || !strings.Contains(out, "failed   boot files") || !strings.Contains(out, "hint: deploy/pxe/boot-files.sh "+dir) {
+		t.Fatalf("without boot files: %v\n%s", err, out)
+	}
+	for _, f := range []string{"undionly.kpxe", "snponly.efi", "snponly-arm64.efi"} {
+		if err := os.WriteFile(filepath.Join(dir, f), []byte("x"), 0o600); err != nil {
+			t.Fatal(err)
+		}
+	}
+	if out, err := doctor(append(set, "-o", "json")...); err != nil || !strings.Contains(out, `"name":"boot files","verdict":"ok"`) {
+		t.Fatalf("with all it needs: %v\n%s", err, out)
+	}
+}
+
 func TestTheUnitsAndTheComposeFileCallVerbsThatAre(t *testing.T) {
 	t.Parallel()
 	units, err := filepath.Glob("../../../deploy/systemd/*.service")
