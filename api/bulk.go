@@ -209,6 +209,11 @@ func csvServers(b []byte) ([]json.RawMessage, error) {
 					return nil, schema.Invalid(fmt.Sprintf("servers[%d].%s", len(out), header[i]), cell, "a whole number")
 				}
 				entry[header[i]] = json.Number(cell)
+			case reflect.Bool:
+				if cell != "true" && cell != "false" {
+					return nil, schema.Invalid(fmt.Sprintf("servers[%d].%s", len(out), header[i]), cell, "true or false")
+				}
+				entry[header[i]] = cell == "true"
 			default:
 				entry[header[i]] = cell
 			}

@@ -21,12 +21,28 @@ func (s *Server) ListSpecs(c *gin.Context) {
 // CreateSpec makes a spec.
 func (s *Server) CreateSpec(c *gin.Context) {
 	var in contract.NewSpec
-	if err := decode(c, &in, false); err != nil {
+	err := decode(c, &in, false)
+	if err == nil {
+		err = s.knownModel(c, "model", in.Model, in.AllowUnknownModel)
+	}
+	if err != nil {
 		s.fail(c, err)
 		return
 	}
 	sp, err := s.c.Store.CreateSpec(c.Request.Context(), me(c).Name, store.NewSpec{Name: in.Name, Model: in.Model, Accelerators: in.Accelerators, CPUs: in.Cpus, MemoryBytes: in.MemoryBytes, Description: in.Description})
 	s.done(c, http.StatusCreated, sp, err)
+}
+
+// knownModel refuses a model that nothing has, unless it is said to be new.
+func (s *Server) knownModel(c *gin.Context, field, model string, allow bool) error {
+	if allow {
+		return nil
+	}
+	known, err := s.c.Store.KnownModels(c.Request.Context())
+	if err != nil {
+		return err
+	}
+	return schema.CheckModel(field, model, known)
 }
 
 // GetSpec reads one.
@@ -131,7 +147,11 @@ func (s *Server) ListQuotas(c *gin.Context, p contract.ListQuotasParams) {
 // SetQuota sets one.
 func (s *Server) SetQuota(c *gin.Context) {
 	var in contract.NewQuota
-	if err := decode(c, &in, false); err != nil {
+	err := decode(c, &in, false)
+	if err == nil {
+		err = s.knownModel(c, "model", in.Model, in.AllowUnknownModel)
+	}
+	if err != nil {
 		s.fail(c, err)
 		return
 	}

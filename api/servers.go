@@ -56,7 +56,11 @@ func (s *Server) ListServers(c *gin.Context, p contract.ListServersParams) {
 // EnrollServer enrols one.
 func (s *Server) EnrollServer(c *gin.Context) {
 	var in contract.NewServer
-	if err := decode(c, &in, false); err != nil {
+	err := decode(c, &in, false)
+	if err == nil {
+		err = s.knownModel(c, "model", in.Model, in.AllowUnknownModel)
+	}
+	if err != nil {
 		s.fail(c, err)
 		return
 	}
@@ -72,12 +76,32 @@ func (s *Server) EnrollServer(c *gin.Context) {
 // EnrollServers enrols many, all or none.
 func (s *Server) EnrollServers(c *gin.Context) {
 	in, err := readServers(c)
+	if err == nil {
+		err = s.knownServers(c, in)
+	}
 	if err != nil {
 		s.fail(c, err)
 		return
 	}
 	out, err := s.c.Store.EnrollServers(c.Request.Context(), me(c).Name, s.c.Ring, each(in, fromNewServer))
 	s.done(c, http.StatusCreated, contract.ServerList{Items: toServers(out)}, err)
+}
+
+// knownServers refuses a bulk enrolment that names a model that nothing has.
+func (s *Server) knownServers(c *gin.Context, in []contract.NewServer) error {
+	known, err := s.c.Store.KnownModels(c.Request.Context())
+	if err != nil {
+		return err
+	}
+	for i, n := range in {
+		if n.AllowUnknownModel {
+			known = append(known, n.Model)
+		}
+		if err := schema.CheckModel(fmt.Sprintf("servers[%d].model", i), n.Model, known); err != nil {
+			return err
+		}
+	}
+	return nil
 }
 
 // GetServer reads one, or waits for it to change.

@@ -265,7 +265,9 @@ type NewProject struct {
 
 // NewQuota defines model for NewQuota.
 type NewQuota struct {
-	Guaranteed int64 `json:"guaranteed,omitempty"`
+	// AllowUnknownModel Take a model that is neither in the catalogue nor in the pool
+	AllowUnknownModel bool  `json:"allow_unknown_model,omitempty"`
+	Guaranteed        int64 `json:"guaranteed,omitempty"`
 
 	// Limit Accelerators held at once; -1 = no limit
 	Limit int64 `json:"limit"`
@@ -284,6 +286,9 @@ type NewQuota struct {
 type NewServer struct {
 	// Accelerators How many were ordered
 	Accelerators int `json:"accelerators"`
+
+	// AllowUnknownModel Take a model that is neither in the catalogue nor in the pool
+	AllowUnknownModel bool `json:"allow_unknown_model,omitempty"`
 
 	// Arch Absent = x86_64
 	Arch string `json:"arch,omitempty"`
@@ -307,7 +312,7 @@ type NewServer struct {
 	Macs        []string `json:"macs"`
 	MemoryBytes int64    `json:"memory_bytes"`
 
-	// Model Accelerator model ordered, e.g. nvidia-h100-80gb
+	// Model Accelerator model ordered, e.g. nvidia-h100-80gb; one of the catalogue or of the pool
 	Model Name `json:"model"`
 
 	// Name Host name
@@ -343,10 +348,13 @@ type NewServers struct {
 // NewSpec defines model for NewSpec.
 type NewSpec struct {
 	// Accelerators Per node
-	Accelerators int64  `json:"accelerators"`
-	Cpus         int64  `json:"cpus,omitempty"`
-	Description  string `json:"description,omitempty"`
-	MemoryBytes  int64  `json:"memory_bytes,omitempty"`
+	Accelerators int64 `json:"accelerators"`
+
+	// AllowUnknownModel Take a model that is neither in the catalogue nor in the pool
+	AllowUnknownModel bool   `json:"allow_unknown_model,omitempty"`
+	Cpus              int64  `json:"cpus,omitempty"`
+	Description       string `json:"description,omitempty"`
+	MemoryBytes       int64  `json:"memory_bytes,omitempty"`
 
 	// Model A name that people choose
 	Model Name `json:"model"`

@@ -87,3 +87,9 @@ func (s *Store) Specs(ctx context.Context) ([]schema.Spec, error) {
 	var out []schema.Spec
 	return out, s.read(ctx).Order("name").Find(&out).Error
 }
+
+// KnownModels are the accelerator models that servers were ordered with, that were seen, or that a spec names.
+func (s *Store) KnownModels(ctx context.Context) ([]string, error) {
+	var out []string
+	return out, s.read(ctx).Raw("SELECT model FROM servers UNION SELECT model FROM accelerators UNION SELECT model FROM specs ORDER BY model").Scan(&out).Error
+}

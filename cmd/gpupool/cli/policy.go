@@ -34,6 +34,7 @@ func (a *app) spec() *cobra.Command {
 	f.Int64Var(&in.Cpus, "cpus", 0, "CPU cores a node")
 	f.Var(&memory, "memory", "memory a node, such as 1TiB")
 	f.StringVar(&in.Description, "description", "", "what it is for")
+	f.BoolVar(&in.AllowUnknownModel, "allow-unknown-model", false, "the model is new: neither in the catalogue nor in the pool yet")
 	required(create, "model")
 
 	list := &cobra.Command{
@@ -130,6 +131,7 @@ func (a *app) project() *cobra.Command {
 func (a *app) quota() *cobra.Command {
 	var tenant, project, model string
 	var guaranteed, limit int64
+	var unknown bool
 	list := &cobra.Command{
 		Use: "list", Aliases: []string{"ls"}, Short: "List quotas", Args: exactly(),
 		RunE: func(cmd *cobra.Command, _ []string) error {
@@ -152,7 +154,7 @@ func (a *app) quota() *cobra.Command {
 				return usageError{fmt.Errorf("needs --limit: how many accelerators at once; -1 = no limit")}
 			}
 			return act(a, cmd, func(c *client.Client) (schema.Quota, error) {
-				return call.Do[schema.Quota](c.SetQuota(cmd.Context(), contract.NewQuota{Tenant: tenant, Project: project, Model: model, Guaranteed: guaranteed, Limit: limit}))
+				return call.Do[schema.Quota](c.SetQuota(cmd.Context(), contract.NewQuota{Tenant: tenant, Project: project, Model: model, Guaranteed: guaranteed, Limit: limit, AllowUnknownModel: unknown}))
 			}, func(q schema.Quota) string {
 				return fmt.Sprintf("%s: guaranteed %d, limit %s of %s.", owner(q), q.Guaranteed, limitWords(q.Limit), q.Model)
 			})
@@ -174,6 +176,7 @@ func (a *app) quota() *cobra.Command {
 		required(c, "tenant", "model")
 	}
 	set.Flags().Int64Var(&guaranteed, "guaranteed", 0, "accelerators it can always have")
+	set.Flags().BoolVar(&unknown, "allow-unknown-model", false, "the model is new: neither in the catalogue nor in the pool yet")
 	set.Flags().Int64Var(&limit, "limit", 0, "accelerators it may hold at once; -1 = no limit (required)")
 	return group("quota", "Quotas: accelerators guaranteed to and limited for tenants and projects", list, set, remove)
 }

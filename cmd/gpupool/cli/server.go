@@ -92,6 +92,7 @@ The BMC's password comes from --bmc-password-file, from GPUPOOL_BMC_PASSWORD, or
 	f.StringVar(&in.BmcUsername, "bmc-user", "", "the BMC's user")
 	f.StringVar(&passwordFile, "bmc-password-file", "", "file whose first line is the BMC's password")
 	f.StringVar(&in.Model, "model", "", "accelerator model ordered, such as nvidia-h100-80gb")
+	f.BoolVar(&in.AllowUnknownModel, "allow-unknown-model", false, "the model is new: neither in the catalogue nor in the pool yet")
 	f.IntVar(&in.Accelerators, "accelerators", 0, "how many accelerators were ordered")
 	f.IntVar(&in.Cpus, "cpus", 0, "CPU cores")
 	f.Var(&memory, "memory", "memory, such as 2TiB")
