@@ -66,9 +66,14 @@ func toJob(j schema.Job, id auth.Identity) contract.Job {
 	return out
 }
 
-func toAttempt(a schema.Attempt, devices []schema.Allocation) contract.Attempt {
+func toAttempt(a schema.Attempt, devices []contract.Allocation) contract.Attempt {
 	return contract.Attempt{Job: a.Job, Attempt: a.Attempt, Outcome: a.Outcome, Cause: a.Cause, ExitCode: a.ExitCode, Epoch: a.Epoch, AllocatedAt: a.AllocatedAt, RunningAt: a.RunningAt,
 		StoppingAt: a.StoppingAt, StopWhy: a.StopWhy, ReleasedAt: a.ReleasedAt, Devices: some(devices)}
+}
+
+func toAllocation(a schema.Allocation, n store.DeviceName) contract.Allocation {
+	return contract.Allocation{Id: a.ID, Job: a.Job, Attempt: a.Attempt, Accelerator: a.Accelerator, Server: a.Server, ServerName: n.Server, Slot: n.Slot, Region: a.Region,
+		AllocatedAt: a.AllocatedAt, ReleasedAt: a.ReleasedAt}
 }
 
 func counts[K ~string](in map[K]int) map[string]int {
@@ -87,8 +92,11 @@ func toOverview(o store.Overview) contract.Overview {
 }
 
 func toUsageRow(r store.UsageRow) contract.UsageRow {
-	return contract.UsageRow{Keys: r.Keys, GpuMs: r.Charged(), LaunchGpuMs: r.Launch, RunningGpuMs: r.Run, DrainGpuMs: r.Drain, CreditGpuMs: r.Credit, Intervals: int(r.Rows)}
+	return contract.UsageRow{Keys: r.Keys, GpuSeconds: seconds(r.Charged()), GpuMs: r.Charged(), LaunchGpuMs: r.Launch, RunningGpuMs: r.Run, DrainGpuMs: r.Drain, CreditGpuMs: r.Credit, Intervals: int(r.Rows)}
 }
+
+// seconds of milliseconds. JSON writes the shortest number that reads the same, so three decimals stay three.
+func seconds(ms int64) float64 { return float64(ms) / 1000 }
 
 // val is what p points to, or the zero value.
 func val[A any](p *A) A {

@@ -153,7 +153,7 @@ func (s *Server) GetJob(c *gin.Context, id contract.TheJob, p contract.GetJobPar
 	ctx := c.Request.Context()
 	j, err := s.job(ctx, c, id)
 	if err == nil && p.Wait != nil {
-		first := true
+		first, id := true, j.ID
 		err = s.changed(ctx, store.TopicJob(id), p.Wait, p.Since, func() (int64, bool, error) {
 			if first && p.Since != nil && j.Version > *p.Since { // it was read a moment ago, and that is news already
 				return j.Version, j.State.Ended(), nil
@@ -174,19 +174,25 @@ func (s *Server) GetJob(c *gin.Context, id contract.TheJob, p contract.GetJobPar
 // ListAttempts lists attempts with the accelerators that each held.
 func (s *Server) ListAttempts(c *gin.Context, id contract.TheJob) {
 	ctx := c.Request.Context()
-	if _, err := s.job(ctx, c, id); err != nil {
-		s.fail(c, err)
-		return
-	}
-	attempts, err := s.c.Store.Attempts(ctx, id)
+	j, err := s.job(ctx, c, id)
 	if err != nil {
 		s.fail(c, err)
 		return
 	}
-	all, err := s.c.Store.JobAllocations(ctx, id)
-	held := map[int][]schema.Allocation{}
+	attempts, err := s.c.Store.Attempts(ctx, j.ID)
+	if err != nil {
+		s.fail(c, err)
+		return
+	}
+	names, err := s.c.Store.JobDevices(ctx, j.ID)
+	if err != nil {
+		s.fail(c, err)
+		return
+	}
+	all, err := s.c.Store.JobAllocations(ctx, j.ID)
+	held := map[int][]contract.Allocation{}
 	for _, a := range all {
-		held[a.Attempt] = append(held[a.Attempt], a)
+		held[a.Attempt] = append(held[a.Attempt], toAllocation(a, names[a.Accelerator]))
 	}
 	s.done(c, http.StatusOK, contract.AttemptList{Items: each(attempts, func(a schema.Attempt) contract.Attempt { return toAttempt(a, held[a.Attempt]) })}, err)
 }
@@ -198,6 +204,7 @@ func (s *Server) ListJobEvents(c *gin.Context, id contract.TheJob, p contract.Li
 		s.fail(c, err)
 		return
 	}
+	id = j.ID
 	// The tenant is asked for too: what others did about a foreign id (an audit of a refused call) is not this job's story.
 	s.events(c, eventsOf{topic: store.TopicJob(id), filter: store.EventFilter{Job: id, Tenant: j.Tenant}, after: p.After, wait: p.Wait, limit: p.Limit, ended: func(ctx context.Context) (bool, error) {
 		j, err := s.c.Store.Job(ctx, id)
@@ -225,7 +232,7 @@ func (s *Server) change(c *gin.Context, id string, status int, do func(ctx conte
 	j, err := s.job(ctx, c, id)
 	if err == nil {
 		if err = do(ctx, j); err == nil {
-			j, err = s.c.Store.Job(ctx, id)
+			j, err = s.c.Store.Job(ctx, j.ID)
 		}
 	}
 	s.done(c, status, toJob(j, me(c)), err)
@@ -237,18 +244,18 @@ func (s *Server) CancelJob(c *gin.Context, id contract.TheJob) {
 		if j.State == schema.JobCancelled {
 			return nil
 		}
-		return s.c.Store.RequestStop(ctx, id, 0, schema.AttemptCancelled, me(c).Name, "cancelled by "+me(c).Name)
+		return s.c.Store.RequestStop(ctx, j.ID, 0, schema.AttemptCancelled, me(c).Name, "cancelled by "+me(c).Name)
 	})
 }
 
 // HoldJob keeps a queued job from starting.
 func (s *Server) HoldJob(c *gin.Context, id contract.TheJob) {
-	s.change(c, id, http.StatusOK, func(ctx context.Context, _ schema.Job) error { return s.c.Store.HoldJob(ctx, id, me(c).Name) })
+	s.change(c, id, http.StatusOK, func(ctx context.Context, j schema.Job) error { return s.c.Store.HoldJob(ctx, j.ID, me(c).Name) })
 }
 
 // ReleaseJob lets a held job start.
 func (s *Server) ReleaseJob(c *gin.Context, id contract.TheJob) {
-	s.change(c, id, http.StatusOK, func(ctx context.Context, _ schema.Job) error { return s.c.Store.UnholdJob(ctx, id, me(c).Name) })
+	s.change(c, id, http.StatusOK, func(ctx context.Context, j schema.Job) error { return s.c.Store.UnholdJob(ctx, j.ID, me(c).Name) })
 }
 
 // SetTimeLimit changes how long the job may run.
@@ -262,7 +269,7 @@ func (s *Server) SetTimeLimit(c *gin.Context, id contract.TheJob) {
 		s.fail(c, err)
 		return
 	}
-	s.change(c, id, http.StatusOK, func(ctx context.Context, _ schema.Job) error {
-		return s.c.Store.SetTimeLimit(ctx, id, ms(in.TimeLimitMs), me(c).Name)
+	s.change(c, id, http.StatusOK, func(ctx context.Context, j schema.Job) error {
+		return s.c.Store.SetTimeLimit(ctx, j.ID, ms(in.TimeLimitMs), me(c).Name)
 	})
 }

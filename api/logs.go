@@ -41,7 +41,7 @@ func (s *Server) GetLogs(c *gin.Context, id contract.TheJob, p contract.GetLogsP
 	if attempt == 0 {
 		attempt = j.Attempt
 	}
-	l := &logReader{s: s, job: id, attempt: attempt, rank: rank, after: after}
+	l := &logReader{s: s, job: j.ID, attempt: attempt, rank: rank, after: after}
 	if c.NegotiateFormat("text/plain", "application/json") == "application/json" {
 		items, ended, err := l.page(ctx)
 		s.done(c, http.StatusOK, contract.OutputList{Attempt: attempt, Rank: rank, Next: l.after, Ended: ended, Items: each(items, func(o store.TaskOutput) contract.Output {

@@ -65,6 +65,10 @@ func (v *verbs) RepairDone(_ context.Context, r schema.Repair, d api.RepairDone)
 	return v.do("done %s %+v", r.ID, d)
 }
 
+func (v *verbs) BurnIn(_ context.Context, s schema.Server, by string) (schema.Repair, error) {
+	return schema.Repair{ID: "rep_1", Server: s.ID, State: schema.RepairVerifying}, v.do("burn-in %s %s", s.Name, by)
+}
+
 // pool is a real API over a real store, with callers of every kind.
 type pool struct {
 	*testing.T

@@ -27,6 +27,8 @@ type Processes interface {
 	SkipStep(ctx context.Context, server schema.Server, step schema.Step, reason, by string) error
 	AbortOnboarding(ctx context.Context, server schema.Server, by string) error
 	RepairDone(ctx context.Context, repair schema.Repair, done RepairDone) error
+	// BurnIn takes a server that holds no job out of the pool and proves its accelerators; see store.BeginBurnIn.
+	BurnIn(ctx context.Context, server schema.Server, by string) (schema.Repair, error)
 }
 
 // noProcesses answers where this process has no way to the workflows.
@@ -46,4 +48,7 @@ func (noProcesses) AbortOnboarding(context.Context, schema.Server, string) error
 }
 func (noProcesses) RepairDone(context.Context, schema.Repair, RepairDone) error {
 	return errNoProcesses
+}
+func (noProcesses) BurnIn(context.Context, schema.Server, string) (schema.Repair, error) {
+	return schema.Repair{}, errNoProcesses
 }

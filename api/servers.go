@@ -236,7 +236,7 @@ func (s *Server) AbortOnboarding(c *gin.Context, id contract.TheServer) {
 	})
 }
 
-// accelerator finds one of the server's by id or serial; empty stays empty.
+// accelerator finds one of the server's by id, serial or slot; empty stays empty.
 func (s *Server) accelerator(ctx context.Context, v schema.Server, idOrSerial string) (string, error) {
 	if idOrSerial == "" {
 		return "", nil
@@ -245,10 +245,22 @@ func (s *Server) accelerator(ctx context.Context, v schema.Server, idOrSerial st
 	if err != nil {
 		return "", err
 	}
+	slot := strings.TrimPrefix(idOrSerial, v.Name+"/")
+	var there []schema.Accelerator
 	for _, a := range all {
 		if a.ID == idOrSerial || a.Serial == idOrSerial {
 			return a.ID, nil
 		}
+		if a.Slot != "" && a.Slot == slot {
+			there = append(there, a)
+		}
+	}
+	switch len(there) {
+	case 0:
+	case 1:
+		return there[0].ID, nil
+	default: // the part that was taken out is known until its successor is proven
+		return "", schema.Conflict(fmt.Sprintf("slot %s of server %s is that of %d accelerators", slot, v.Name, len(there)), fmt.Sprintf("name the part by its serial: %s or %s", there[0].Serial, there[1].Serial))
 	}
 	return "", schema.NotFound("accelerator of server "+v.Name, idOrSerial)
 }
@@ -318,6 +330,17 @@ func (s *Server) UndrainServer(c *gin.Context, id contract.TheServer) {
 	})
 }
 
+// BurnInServer proves a server's accelerators.
+func (s *Server) BurnInServer(c *gin.Context, id contract.TheServer) {
+	ctx := c.Request.Context()
+	v, err := s.c.Store.Server(ctx, id)
+	var r schema.Repair
+	if err == nil {
+		r, err = s.c.Processes.BurnIn(ctx, v, me(c).Name)
+	}
+	s.done(c, http.StatusAccepted, r, err)
+}
+
 // ProtectServer refuses every destructive step from now on.
 func (s *Server) ProtectServer(c *gin.Context, id contract.TheServer) { s.protect(c, id, true) }
 
@@ -342,7 +365,7 @@ func (s *Server) serverID(ctx context.Context, idOrName *string) (string, error)
 // ListAccelerators lists by server and index.
 func (s *Server) ListAccelerators(c *gin.Context, p contract.ListAcceleratorsParams) {
 	ctx := c.Request.Context()
-	f := store.AcceleratorFilter{Model: val(p.Model), Health: val(p.Health)}
+	f := store.AcceleratorFilter{Model: val(p.Model), Health: val(p.Health), Removed: val(p.Removed)}
 	if f.Health != "" && !schema.Healths.Valid(f.Health) {
 		s.fail(c, schema.Invalid("health", string(f.Health), fmt.Sprintf("one of %v", schema.Healths.States())))
 		return

@@ -52,6 +52,7 @@ func (s *Server) GetUsage(c *gin.Context, p contract.GetUsageParams) {
 	for _, r := range rows {
 		out.TotalGpuMs += r.Charged()
 	}
+	out.TotalGpuSeconds = seconds(out.TotalGpuMs)
 	s.reply(c, http.StatusOK, out)
 }
 
@@ -116,10 +117,12 @@ func (s *Server) ListEvents(c *gin.Context, p contract.ListEventsParams) {
 		return
 	}
 	if f.Job != "" {
-		if _, err := s.job(c.Request.Context(), c, f.Job); err != nil {
+		j, err := s.job(c.Request.Context(), c, f.Job)
+		if err != nil {
 			s.fail(c, err)
 			return
 		}
+		f.Job = j.ID
 	}
 	if p.Kind != nil {
 		for _, k := range *p.Kind {

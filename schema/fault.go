@@ -39,6 +39,10 @@ const (
 	RepairCancelled RepairState = "cancelled"
 )
 
+// PartNone is the part of a repair in which nothing is replaced: the server is only to be proven. It waits for a
+// technician where the proof fails.
+const PartNone = "none: burn-in only"
+
 // Repair is one visit of a server to repair: what is wrong, where it is, what was done, and whether it was proven.
 type Repair struct {
 	ID          string      `gorm:"primaryKey" json:"id"`

@@ -47,6 +47,11 @@ func (p processes) RepairDone(ctx context.Context, r schema.Repair, d api.Repair
 	return p.update(ctx, v, "repair", workflows.UpdateDone, workflows.Done{OldSerial: d.OldSerial, NewSerial: d.NewSerial, Note: d.Note, By: d.By})
 }
 
+// BurnIn begins it in the record; the event that tells of it starts the process.
+func (p processes) BurnIn(ctx context.Context, v schema.Server, by string) (schema.Repair, error) {
+	return p.store.BeginBurnIn(ctx, v.ID, by)
+}
+
 // update asks the server's running process; its validator's refusal comes back as the domain's error.
 func (p processes) update(ctx context.Context, v schema.Server, kind, name string, arg any) error {
 	h, err := p.client.UpdateWorkflow(ctx, client.UpdateWorkflowOptions{WorkflowID: workflows.ServerID(v.ID), UpdateName: name, Args: []any{arg}, WaitForStage: client.WorkflowUpdateStageCompleted})

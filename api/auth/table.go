@@ -54,6 +54,7 @@ var Table = []Rule{
 	{"POST", "/v1/servers/:id/actions/uncordon", Operator},
 	{"POST", "/v1/servers/:id/actions/drain", Operator},
 	{"POST", "/v1/servers/:id/actions/undrain", Operator},
+	{"POST", "/v1/servers/:id/actions/burn-in", Operator},
 	{"POST", "/v1/servers/:id/actions/protect", Operator},
 	{"POST", "/v1/servers/:id/actions/unprotect", Operator},
 	{"GET", "/v1/accelerators", staff},

@@ -299,6 +299,15 @@ type ClientInterface interface {
 	// Corresponds with POST /v1/servers/{id}/actions/abort (the `AbortOnboarding` operationId).
 	AbortOnboarding(ctx context.Context, id TheServer, reqEditors ...RequestEditorFn) (*http.Response, error)
 
+	// BurnInServer Take a server that holds no job out of the pool and prove its accelerators
+	//
+	// For a server whose burn-in was skipped, or that is doubted. It comes back by itself once every device has passed,
+	// and waits for a technician where one has not. 409 where jobs are on it (drain it first), where it is protected, in
+	// repair, or not in the pool.
+	//
+	// Corresponds with POST /v1/servers/{id}/actions/burn-in (the `BurnInServer` operationId).
+	BurnInServer(ctx context.Context, id TheServer, reqEditors ...RequestEditorFn) (*http.Response, error)
+
 	// CordonServerWithBody Keep new jobs off a server or one accelerator of it
 	//
 	// Takes any type of body and a specified content type.
@@ -1048,6 +1057,25 @@ func (c *Client) AbortOnboarding(ctx context.Context, id TheServer, reqEditors .
 	return c.Client.Do(req)
 }
 
+// BurnInServer Take a server that holds no job out of the pool and prove its accelerators
+//
+// For a server whose burn-in was skipped, or that is doubted. It comes back by itself once every device has passed,
+// and waits for a technician where one has not. 409 where jobs are on it (drain it first), where it is protected, in
+// repair, or not in the pool.
+//
+// Corresponds with POST /v1/servers/{id}/actions/burn-in (the `BurnInServer` operationId).
+func (c *Client) BurnInServer(ctx context.Context, id TheServer, reqEditors ...RequestEditorFn) (*http.Response, error) {
+	req, err := NewBurnInServerRequest(c.Server, id)
+	if err != nil {
+		return nil, err
+	}
+	req = req.WithContext(ctx)
+	if err := c.applyEditors(ctx, req, reqEditors); err != nil {
+		return nil, err
+	}
+	return c.Client.Do(req)
+}
+
 // CordonServerWithBody Keep new jobs off a server or one accelerator of it
 //
 // Takes any type of body and a specified content type.
@@ -1674,6 +1702,18 @@ func NewListAcceleratorsRequest(server string, params *ListAcceleratorsParams) (
 		if params.Health != nil {
 
 			if queryFrag, err := runtime.StyleParamWithOptions("form", true, "health", *params.Health, runtime.StyleParamOptions{ParamLocation: runtime.ParamLocationQuery, Type: "string", Format: ""}); err != nil {
+				return nil, err
+			} else {
+				for _, qp := range strings.Split(queryFrag, "&") {
+					rawQueryFragments = append(rawQueryFragments, qp)
+				}
+			}
+
+		}
+
+		if params.Removed != nil {
+
+			if queryFrag, err := runtime.StyleParamWithOptions("form", true, "removed", *params.Removed, runtime.StyleParamOptions{ParamLocation: runtime.ParamLocationQuery, Type: "boolean", Format: ""}); err != nil {
 				return nil, err
 			} else {
 				for _, qp := range strings.Split(queryFrag, "&") {
@@ -3264,6 +3304,40 @@ func NewAbortOnboardingRequest(server string, id TheServer) (*http.Request, erro
 	return req, nil
 }
 
+// NewBurnInServerRequest constructs an http.Request for the BurnInServer method
+func NewBurnInServerRequest(server string, id TheServer) (*http.Request, error) {
+	var err error
+
+	var pathParam0 string
+
+	pathParam0, err = runtime.StyleParamWithOptions("simple", false, "id", id, runtime.StyleParamOptions{ParamLocation: runtime.ParamLocationPath, Type: "string", Format: ""})
+	if err != nil {
+		return nil, err
+	}
+
+	serverURL, err := url.Parse(server)
+	if err != nil {
+		return nil, err
+	}
+
+	operationPath := fmt.Sprintf("/v1/servers/%s/actions/burn-in", pathParam0)
+	if operationPath[0] == '/' {
+		operationPath = "." + operationPath
+	}
+
+	queryURL, err := serverURL.Parse(operationPath)
+	if err != nil {
+		return nil, err
+	}
+
+	req, err := http.NewRequest(http.MethodPost, queryURL.String(), nil)
+	if err != nil {
+		return nil, err
+	}
+
+	return req, nil
+}
+
 // NewCordonServerRequest calls the generic CordonServer builder with application/json body
 func NewCordonServerRequest(server string, id TheServer, body CordonServerJSONRequestBody) (*http.Request, error) {
 	var bodyReader io.Reader
@@ -4592,6 +4666,17 @@ type ClientWithResponsesInterface interface {
 	//
 	// Corresponds with POST /v1/servers/{id}/actions/abort (the `AbortOnboarding` operationId).
 	AbortOnboardingWithResponse(ctx context.Context, id TheServer, reqEditors ...RequestEditorFn) (*AbortOnboardingResponse, error)
+
+	// BurnInServerWithResponse Take a server that holds no job out of the pool and prove its accelerators
+	//
+	// For a server whose burn-in was skipped, or that is doubted. It comes back by itself once every device has passed,
+	// and waits for a technician where one has not. 409 where jobs are on it (drain it first), where it is protected, in
+	// repair, or not in the pool.
+	//
+	// Returns a wrapper object for the known response body format(s).
+	//
+	// Corresponds with POST /v1/servers/{id}/actions/burn-in (the `BurnInServer` operationId).
+	BurnInServerWithResponse(ctx context.Context, id TheServer, reqEditors ...RequestEditorFn) (*BurnInServerResponse, error)
 
 	// CordonServerWithBodyWithResponse Keep new jobs off a server or one accelerator of it
 	//
@@ -6087,6 +6172,54 @@ func (r AbortOnboardingResponse) StatusCode() int {
 
 // ContentType is a convenience method to retrieve the Content-Type value from the HTTP response headers
 func (r AbortOnboardingResponse) ContentType() string {
+	if r.HTTPResponse != nil {
+		return r.HTTPResponse.Header.Get("Content-Type")
+	}
+	return ""
+}
+
+type BurnInServerResponse struct {
+	Body         []byte
+	HTTPResponse *http.Response
+	// JSON202 the response for an HTTP 202 `application/json` response
+	JSON202 *Repair
+	// ApplicationproblemJSONDefault the response for an HTTP default `application/problem+json` response
+	ApplicationproblemJSONDefault *Problem
+}
+
+// GetJSON202 returns the response for an HTTP 202 `application/json` response
+func (r BurnInServerResponse) GetJSON202() *Repair {
+	return r.JSON202
+}
+
+// GetApplicationproblemJSONDefault returns the response for an HTTP default `application/problem+json` response
+func (r BurnInServerResponse) GetApplicationproblemJSONDefault() *Problem {
+	return r.ApplicationproblemJSONDefault
+}
+
+// GetBody returns the raw response body bytes
+func (r BurnInServerResponse) GetBody() []byte {
+	return r.Body
+}
+
+// Status returns HTTPResponse.Status
+func (r BurnInServerResponse) Status() string {
+	if r.HTTPResponse != nil {
+		return r.HTTPResponse.Status
+	}
+	return http.StatusText(0)
+}
+
+// StatusCode returns HTTPResponse.StatusCode
+func (r BurnInServerResponse) StatusCode() int {
+	if r.HTTPResponse != nil {
+		return r.HTTPResponse.StatusCode
+	}
+	return 0
+}
+
+// ContentType is a convenience method to retrieve the Content-Type value from the HTTP response headers
+func (r BurnInServerResponse) ContentType() string {
 	if r.HTTPResponse != nil {
 		return r.HTTPResponse.Header.Get("Content-Type")
 	}
@@ -7725,6 +7858,23 @@ func (c *ClientWithResponses) AbortOnboardingWithResponse(ctx context.Context, i
 	return ParseAbortOnboardingResponse(rsp)
 }
 
+// BurnInServerWithResponse Take a server that holds no job out of the pool and prove its accelerators
+//
+// For a server whose burn-in was skipped, or that is doubted. It comes back by itself once every device has passed,
+// and waits for a technician where one has not. 409 where jobs are on it (drain it first), where it is protected, in
+// repair, or not in the pool.
+//
+// Returns a wrapper object for the known response body format(s).
+//
+// Corresponds with POST /v1/servers/{id}/actions/burn-in (the `BurnInServer` operationId).
+func (c *ClientWithResponses) BurnInServerWithResponse(ctx context.Context, id TheServer, reqEditors ...RequestEditorFn) (*BurnInServerResponse, error) {
+	rsp, err := c.BurnInServer(ctx, id, reqEditors...)
+	if err != nil {
+		return nil, err
+	}
+	return ParseBurnInServerResponse(rsp)
+}
+
 // CordonServerWithBodyWithResponse Keep new jobs off a server or one accelerator of it
 //
 // Takes any type of body and a specified content type, and returns a wrapper object for the known response body format(s).
@@ -9051,6 +9201,39 @@ func ParseAbortOnboardingResponse(rsp *http.Response) (*AbortOnboardingResponse,
 	switch {
 	case strings.Contains(rsp.Header.Get("Content-Type"), "json") && rsp.StatusCode == 202:
 		var dest ServerAccepted
+		if err := json.Unmarshal(bodyBytes, &dest); err != nil {
+			return nil, err
+		}
+		response.JSON202 = &dest
+
+	case strings.Contains(rsp.Header.Get("Content-Type"), "json") && true:
+		var dest Problem
+		if err := json.Unmarshal(bodyBytes, &dest); err != nil {
+			return nil, err
+		}
+		response.ApplicationproblemJSONDefault = &dest
+
+	}
+
+	return response, nil
+}
+
+// ParseBurnInServerResponse parses an HTTP response from a BurnInServerWithResponse call
+func ParseBurnInServerResponse(rsp *http.Response) (*BurnInServerResponse, error) {
+	bodyBytes, err := io.ReadAll(rsp.Body)
+	defer func() { _ = rsp.Body.Close() }()
+	if err != nil {
+		return nil, err
+	}
+
+	response := &BurnInServerResponse{
+		Body:         bodyBytes,
+		HTTPResponse: rsp,
+	}
+
+	switch {
+	case strings.Contains(rsp.Header.Get("Content-Type"), "json") && rsp.StatusCode == 202:
+		var dest Repair
 		if err := json.Unmarshal(bodyBytes, &dest); err != nil {
 			return nil, err
 		}

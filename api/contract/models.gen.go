@@ -20,7 +20,24 @@ type AcceleratorList struct {
 }
 
 // Allocation defines model for Allocation.
-type Allocation = schema.Allocation
+type Allocation struct {
+	Accelerator string `json:"accelerator"`
+
+	// AllocatedAt RFC 3339 in UTC; null = not yet, or never
+	AllocatedAt Moment `json:"allocated_at"`
+	Attempt     int    `json:"attempt"`
+	Id          string `json:"id"`
+	Job         string `json:"job"`
+	Region      string `json:"region"`
+
+	// ReleasedAt RFC 3339 in UTC; null = not yet, or never
+	ReleasedAt Moment `json:"released_at"`
+	Server     string `json:"server"`
+	ServerName string `json:"server_name"`
+
+	// Slot Where it sits in the server, as printed on the machine: SXM3
+	Slot string `json:"slot"`
+}
 
 // Attempt defines model for Attempt.
 type Attempt struct {
@@ -632,8 +649,9 @@ type Usage struct {
 	Items []UsageRow `json:"items"`
 
 	// To RFC 3339 in UTC; null = not yet, or never
-	To         Moment `json:"to"`
-	TotalGpuMs int64  `json:"total_gpu_ms"`
+	To              Moment  `json:"to"`
+	TotalGpuMs      int64   `json:"total_gpu_ms"`
+	TotalGpuSeconds float64 `json:"total_gpu_seconds"`
 }
 
 // UsageKey defines model for UsageKey.
@@ -649,6 +667,9 @@ type UsageRow struct {
 
 	// GpuMs GPU-milliseconds, launch + running + drain - credit; 3,600,000 = one GPU-hour
 	GpuMs int64 `json:"gpu_ms"`
+
+	// GpuSeconds gpu_ms / 1000, exact to the millisecond
+	GpuSeconds float64 `json:"gpu_seconds"`
 
 	// Intervals Ledger rows counted
 	Intervals int               `json:"intervals"`
@@ -716,6 +737,9 @@ type ListAcceleratorsParams struct {
 	Model  *string      `form:"model,omitempty" json:"model,omitempty"`
 	Health *Health      `form:"health,omitempty" json:"health,omitempty"`
 
+	// Removed Also those that were taken out
+	Removed *bool `form:"removed,omitempty" json:"removed,omitempty"`
+
 	// Limit How many at most; absent = 100
 	Limit *Limit `form:"limit,omitempty" json:"limit,omitempty"`
 
@@ -742,6 +766,8 @@ type ListEventsParams struct {
 
 	// Server Id or name
 	Server *ServerQuery `form:"server,omitempty" json:"server,omitempty"`
+
+	// Job Id or name
 	Job    *string      `form:"job,omitempty" json:"job,omitempty"`
 	Tenant *TenantQuery `form:"tenant,omitempty" json:"tenant,omitempty"`
 

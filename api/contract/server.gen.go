@@ -91,6 +91,9 @@ type ServerInterface interface {
 	// AbortOnboarding Stop onboarding and undo what it did
 	// (POST /v1/servers/{id}/actions/abort)
 	AbortOnboarding(c *gin.Context, id TheServer)
+	// BurnInServer Take a server that holds no job out of the pool and prove its accelerators
+	// (POST /v1/servers/{id}/actions/burn-in)
+	BurnInServer(c *gin.Context, id TheServer)
 	// CordonServer Keep new jobs off a server or one accelerator of it
 	// (POST /v1/servers/{id}/actions/cordon)
 	CordonServer(c *gin.Context, id TheServer)
@@ -207,6 +210,14 @@ func (siw *ServerInterfaceWrapper) ListAccelerators(c *gin.Context) {
 	err = runtime.BindQueryParameterWithOptions("form", true, false, "health", c.Request.URL.Query(), &params.Health, runtime.BindQueryParameterOptions{Type: "string", Format: ""})
 	if err != nil {
 		siw.ErrorHandler(c, fmt.Errorf("Invalid format for parameter health: %w", err), http.StatusBadRequest)
+		return
+	}
+
+	// ------------- Optional query parameter "removed" -------------
+
+	err = runtime.BindQueryParameterWithOptions("form", true, false, "removed", c.Request.URL.Query(), &params.Removed, runtime.BindQueryParameterOptions{Type: "boolean", Format: ""})
+	if err != nil {
+		siw.ErrorHandler(c, fmt.Errorf("Invalid format for parameter removed: %w", err), http.StatusBadRequest)
 		return
 	}
 
@@ -1131,6 +1142,31 @@ func (siw *ServerInterfaceWrapper) AbortOnboarding(c *gin.Context) {
 	siw.Handler.AbortOnboarding(c, id)
 }
 
+// BurnInServer operation middleware
+func (siw *ServerInterfaceWrapper) BurnInServer(c *gin.Context) {
+
+	var err error
+	_ = err
+
+	// ------------- Path parameter "id" -------------
+	var id TheServer
+
+	err = runtime.BindStyledParameterWithOptions("simple", "id", c.Param("id"), &id, runtime.BindStyledParameterOptions{ParamLocation: runtime.ParamLocationPath, Explode: false, Required: true, Type: "string", Format: "", ValueIsUnescaped: true})
+	if err != nil {
+		siw.ErrorHandler(c, fmt.Errorf("Invalid format for parameter id: %w", err), http.StatusBadRequest)
+		return
+	}
+
+	for _, middleware := range siw.HandlerMiddlewares {
+		middleware(c)
+		if c.IsAborted() {
+			return
+		}
+	}
+
+	siw.Handler.BurnInServer(c, id)
+}
+
 // CordonServer operation middleware
 func (siw *ServerInterfaceWrapper) CordonServer(c *gin.Context) {
 
@@ -1767,6 +1803,7 @@ func RegisterHandlersWithOptions(router gin.IRouter, si ServerInterface, options
 	router.POST(options.BaseURL+"/v1/servers/:id/actions/uncordon", wrapper.UncordonServer)
 	router.POST(options.BaseURL+"/v1/servers/:id/actions/drain", wrapper.DrainServer)
 	router.POST(options.BaseURL+"/v1/servers/:id/actions/undrain", wrapper.UndrainServer)
+	router.POST(options.BaseURL+"/v1/servers/:id/actions/burn-in", wrapper.BurnInServer)
 	router.POST(options.BaseURL+"/v1/servers/:id/actions/protect", wrapper.ProtectServer)
 	router.POST(options.BaseURL+"/v1/servers/:id/actions/unprotect", wrapper.UnprotectServer)
 	router.GET(options.BaseURL+"/v1/accelerators", wrapper.ListAccelerators)

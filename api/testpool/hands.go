@@ -208,6 +208,15 @@ func (p *Pool) RepairDone(ctx context.Context, r schema.Repair, d api.RepairDone
 	return nil
 }
 
+// BurnIn proves what is there.
+func (p *Pool) BurnIn(ctx context.Context, v schema.Server, by string) (schema.Repair, error) {
+	r, err := p.Store.BeginBurnIn(ctx, v.ID, by)
+	if err == nil {
+		p.spawn(func(ctx context.Context) error { return p.prove(ctx, r, "") })
+	}
+	return r, err
+}
+
 func (p *Pool) prove(ctx context.Context, r schema.Repair, fresh string) error {
 	if strings.HasPrefix(fresh, BadSerial) {
 		return p.Store.RepairUnproven(ctx, r.ID, "burn-in failed on "+fresh)

@@ -93,17 +93,42 @@ func Bytes(n int64) string {
 	return s + " " + units[u:u+1] + "iB"
 }
 
-// GPUHours is GPU-milliseconds as hours with three decimals, rounded half away from zero. 3.6 s is 0.001.
-func GPUHours(ms int64) string {
+// HourDigits is how many decimals GPU-hours of this size are worth: a job of seconds is not 0.000, and a month of a pool
+// needs no seconds.
+func HourDigits(ms int64) int {
+	switch h := max(ms, -ms) / 3_600_000; {
+	case h < 1:
+		return 4
+	case h < 100:
+		return 2
+	default:
+		return 1
+	}
+}
+
+// GPUHours is GPU-milliseconds as hours, with HourDigits decimals.
+func GPUHours(ms int64) string { return GPUHoursTo(ms, HourDigits(ms)) }
+
+// GPUHoursTo is GPU-milliseconds as hours with that many decimals (at most 6), rounded half away from zero: so that a
+// column of them has one form.
+func GPUHoursTo(ms int64, digits int) string {
 	sign := ""
 	if ms < 0 {
 		sign, ms = "-", -ms
 	}
-	milli := (ms + 1800) / 3600 // thousandths of an hour
-	if milli == 0 {
+	unit := int64(1)
+	for range digits {
+		unit *= 10
+	}
+	whole, rest := ms/3_600_000, ms%3_600_000
+	part := (rest*unit + 1_800_000) / 3_600_000
+	if part == unit {
+		whole, part = whole+1, 0
+	}
+	if whole == 0 && part == 0 {
 		sign = ""
 	}
-	return fmt.Sprintf("%s%d.%03d", sign, milli/1000, milli%1000)
+	return fmt.Sprintf("%s%d.%0*d", sign, whole, digits, part)
 }
 
 // Count is "1 server", "3 servers".

@@ -23,12 +23,18 @@ func TestDurationsAreSaidInTwoUnits(t *testing.T) {
 	}
 }
 
-func TestGPUHoursAreExactToTheThousandth(t *testing.T) {
+func TestGPUHoursHaveTheDecimalsThatTheyAreWorth(t *testing.T) {
 	t.Parallel()
-	for ms, want := range map[int64]string{0: "0.000", 3600: "0.001", 1799: "0.000", 1800: "0.001", 3_600_000: "1.000", -3_600_000: "-1.000", -3: "0.000", 9_007_199_254_740_993: "2501999792.984"} {
+	for ms, want := range map[int64]string{
+		0: "0.0000", 179: "0.0000", 180: "0.0001", -179: "0.0000", -360: "-0.0001", 3_599_999: "1.0000", 3_600_000: "1.00", 5_418_000: "1.51",
+		99*3_600_000 + 3_590_000: "100.00", 100 * 3_600_000: "100.0", 1<<62 - 1: "1281023894007.6",
+	} {
 		if got := GPUHours(ms); got != want {
-			t.Errorf("%d ms is %q, not %q", ms, got, want)
+			t.Errorf("%d ms: got %s, want %s", ms, got, want)
 		}
+	}
+	if got := GPUHoursTo(3_600_000_001, 6); got != "1000.000000" {
+		t.Errorf("got %s", got)
 	}
 }
 

@@ -428,4 +428,36 @@ func TestASkippedBurnInProvesNothing(t *testing.T) {
 	if no := b.commit(b.start(j, b.place(1, 0))); len(no) != 1 {
 		t.Fatal("hardware that never passed its burn-in was given out")
 	}
+
+	// It can be proven later: out of the pool at once, and back by its proof only.
+	r, err := b.BeginBurnIn(ctx, v.ID, "ann")
+	b.must(err)
+	if v, err = b.Server(ctx, v.ID); err != nil || v.Phase != schema.PhaseRepairing || r.State != schema.RepairVerifying || r.Part != schema.PartNone {
+		t.Fatalf("the server is %s, the repair %+v, %v", v.Phase, r, err)
+	}
+	_, err = b.BeginBurnIn(ctx, v.ID, "bob")
+	wantCode(t, err, schema.CodeConflict, r.ID)
+	wantCode(t, b.RepairReturn(ctx, r.ID, "no such task"), schema.CodeNotFound, "burn-in")
+}
+
+func TestAServerWithJobsOrProtectedIsNotBurntIn(t *testing.T) {
+	t.Parallel()
+	b := newBench(t, 2)
+	ctx := t.Context()
+	j := b.submit(1)
+	if no := b.commit(b.start(j, b.place(0, 0))); len(no) != 0 {
+		t.Fatal(no)
+	}
+	b.must(b.Protect(ctx, b.servers[1].ID, true, "ann"))
+	for i, says := range []string{"holds 2 accelerators of live jobs", "is protected"} {
+		_, err := b.BeginBurnIn(ctx, b.servers[i].ID, "ann")
+		wantCode(t, err, schema.CodeUnsafe, says)
+		if v, err := b.Server(ctx, b.servers[i].ID); err != nil || v.Phase != schema.PhaseAvailable {
+			t.Fatalf("a refused burn-in left the server %s, %v", v.Phase, err)
+		}
+	}
+	in, err := b.EnrollServers(ctx, "test", storetest.Ring(t), []store.NewServer{storetest.NewServer(9, h100, 4)})
+	b.must(err)
+	_, err = b.BeginBurnIn(ctx, in[0].ID, "ann")
+	wantCode(t, err, schema.CodeConflict, "enrolled")
 }

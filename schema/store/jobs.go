@@ -278,6 +278,34 @@ func (s *Store) JobAllocations(ctx context.Context, job string) ([]schema.Alloca
 	return out, s.read(ctx).Where("job = ?", job).Order("attempt, server, accelerator").Find(&out).Error
 }
 
+// DeviceName says where an accelerator is, in people's words: the server that holds it and its slot there.
+type DeviceName struct{ Accelerator, Server, Slot string }
+
+// JobDevices names every accelerator that a job ever held.
+func (s *Store) JobDevices(ctx context.Context, job string) (map[string]DeviceName, error) {
+	var rows []DeviceName
+	err := s.read(ctx).Raw(`SELECT DISTINCT a.accelerator, v.name AS server, x.slot FROM allocations a JOIN servers v ON v.id = a.server JOIN accelerators x ON x.id = a.accelerator WHERE a.job = ?`, job).Scan(&rows).Error
+	out := make(map[string]DeviceName, len(rows))
+	for _, r := range rows {
+		out[r.Accelerator] = r
+	}
+	return out, err
+}
+
+// JobsNamed are those of a name, at most 50: the live ones first, then the newest first; only those of the tenant and project where these are not
+// empty.
+func (s *Store) JobsNamed(ctx context.Context, tenant, project, name string) ([]schema.Job, error) {
+	q := s.read(ctx).Where("name = ? AND name <> ''", name).Order("CASE WHEN ended_at = 0 THEN 0 ELSE 1 END, seq DESC").Limit(50)
+	if tenant != "" {
+		q = q.Where("tenant = ?", tenant)
+	}
+	if project != "" {
+		q = q.Where("project = ?", project)
+	}
+	var out []schema.Job
+	return out, q.Find(&out).Error
+}
+
 // JobTasks are the tasks of one attempt, in the order of rank; of the newest where attempt is 0.
 func (s *Store) JobTasks(ctx context.Context, job string, attempt int) ([]schema.Task, error) {
 	q := s.read(ctx).Where("job = ?", job).Order("id")

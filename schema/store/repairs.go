@@ -221,6 +221,45 @@ func (tx *Tx) applyVerdict(v schema.Server, f *schema.Fault, action Action, why 
 	return tx.emitIfDrained(v)
 }
 
+// BeginBurnIn takes a server out of the pool to prove its accelerators: one whose burn-in was skipped, or that a person
+// doubts. It is a repair that begins with its proof, and comes back as every repair does. That the server holds no job,
+// is not protected and is not being repaired is checked here, in the transaction that takes it out: drain it first.
+func (s *Store) BeginBurnIn(ctx context.Context, server, by string) (schema.Repair, error) {
+	var r schema.Repair
+	err := s.Write(ctx, func(tx *Tx) error {
+		v, err := tx.server(server)
+		if err != nil {
+			return err
+		}
+		var open schema.Repair
+		switch err := tx.lock(&open, "server = ? AND closed_at = 0", v.ID); {
+		case err == nil:
+			return schema.Conflict(fmt.Sprintf("server %s is in repair: %s is %s", v.Name, open.ID, open.State), "a repair ends with a burn-in of its own")
+		case !isNoRows(err):
+			return err
+		case v.Phase != schema.PhaseAvailable && v.Phase != schema.PhaseDraining:
+			return schema.Conflict(fmt.Sprintf("server %s is %s", v.Name, v.Phase), "a server that is available, or draining and without jobs, is burnt in; an onboarding has its own burn-in")
+		}
+		if err := tx.destructible(v); err != nil {
+			return err
+		}
+		why := "burn-in asked for by " + by
+		if v.Phase == schema.PhaseAvailable {
+			if err := tx.setPhase(&v, schema.PhaseDraining, by, why); err != nil {
+				return err
+			}
+		}
+		v.Epoch++ // what was told before is history: the proof decides
+		if err := tx.setPhase(&v, schema.PhaseRepairing, by, why); err != nil {
+			return err
+		}
+		r = schema.Repair{ID: NewID("rep", tx.now), Server: v.ID, State: schema.RepairVerifying, Cause: why, Part: schema.PartNone, Location: Location(v), DoneBy: by, OpenedAt: tx.now, DrainedAt: tx.now, DoneAt: tx.now}
+		tx.Emit(schema.Event{Kind: schema.EventRepairOpened, Subject: r.ID, Server: v.ID, By: by}, map[string]any{"cause": r.Cause, "part": r.Part, "location": r.Location})
+		return tx.db.Create(&r).Error
+	})
+	return r, err
+}
+
 // RepairFilter narrows Repairs; empty fields don't.
 type RepairFilter struct {
 	Server string

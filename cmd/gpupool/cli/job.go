@@ -17,7 +17,7 @@ import (
 
 func (a *app) job() *cobra.Command {
 	return group("job", "Submit jobs, see why they wait, watch and steer them",
-		a.jobSubmit(), a.jobList(), a.jobShow(), a.jobWhy(), a.jobWatch(), a.jobWait(), a.jobLogs(),
+		a.jobList(), a.jobSubmit(), a.jobShow(), a.jobWhy(), a.jobWatch(), a.jobWait(), a.jobLogs(),
 		a.jobCancel(), a.jobVerb("hold", "Keep a queued job from starting", "is held"),
 		a.jobVerb("release", "Let a held job start", "is released"), a.jobLimit())
 }
@@ -146,9 +146,9 @@ func (a *app) jobList() *cobra.Command {
 				return printJSON(cmd.OutOrStdout(), contract.JobList{Items: jobs})
 			}
 			now := nowInstant()
-			t := newTable("ID", "NAME", "TENANT/PROJECT", "SPEC", "ACCELERATORS", "STATE", "FOR", "WHY")
+			t := newTable("ID", "NAME", "TENANT/PROJECT", "ASKS", "STATE", "FOR", "WHY")
 			for _, j := range jobs {
-				t.row(j.Id, j.Name, strings.Trim(j.Tenant+"/"+j.Project, "/"), j.Spec, words.Gang(j.Nodes, j.PerNode), string(j.State), jobFor(j, now), jobNote(j, now))
+				t.row(j.Id, shorten(j.Name, 16), shorten(strings.Trim(j.Tenant+"/"+j.Project, "/"), 20), fmt.Sprintf("%d x %s", j.Nodes, shorten(j.Spec, 12)), string(j.State), jobFor(j, now), jobNote(j, now))
 			}
 			t.write(cmd.OutOrStdout(), "No jobs.")
 			return nil
@@ -215,7 +215,9 @@ func (a *app) jobShow() *cobra.Command {
 				why := words.Reason(*j.Reason, now)
 				f.put("Waits", string(why.Code)+": "+why.Headline)
 				f.put("Clears when", why.Clears)
+				f.put("Who can act", classWords(why.Class))
 			}
+			f.put("Next", jobNext(j))
 			f.put("Tenant", strings.Trim(j.Tenant+" / "+j.Project, " /"))
 			f.put("Asks for", fmt.Sprintf("%s of %s (spec %s)", words.Gang(j.Nodes, j.PerNode), j.Model, j.Spec))
 			f.put("Priority", strconv.Itoa(j.Priority))
@@ -226,6 +228,13 @@ func (a *app) jobShow() *cobra.Command {
 			f.put("Submitted", words.Clock(j.SubmittedAt, now)+" by "+j.SubmittedBy)
 			f.put("Started", words.Clock(j.StartedAt, now))
 			f.put("Ended", words.Clock(j.EndedAt, now))
+			if n := len(attempts.Items); n > 0 {
+				name := "Ran on"
+				if attempts.Items[n-1].ReleasedAt.IsZero() {
+					name = "Runs on"
+				}
+				f.put(name, strings.Join(places(attempts.Items[n-1].Devices), "\n"))
+			}
 			if len(attempts.Items) > 0 {
 				fmt.Fprintln(w)
 				attemptTable(attempts.Items, now).write(w, "")
@@ -235,8 +244,40 @@ func (a *app) jobShow() *cobra.Command {
 	}
 }
 
+// jobNext is the command that comes next for a person who looks at the job.
+func jobNext(j contract.Job) string {
+	name := j.Id
+	switch {
+	case j.State == schema.JobQueued && j.Held:
+		return "gpupool job release " + name
+	case j.State == schema.JobQueued:
+		return "gpupool job why " + name
+	case j.State.Ended() && j.Attempt == 0:
+		return ""
+	case j.State.Ended():
+		return "gpupool job logs " + name
+	}
+	return "gpupool job logs -f " + name
+}
+
+// places names accelerators as people find them, one server a line: "a01/SXM1 SXM2".
+func places(devices []contract.Allocation) []string {
+	var out []string
+	last := ""
+	for _, d := range devices {
+		slot := words.Or(d.Slot)
+		if d.ServerName == last {
+			out[len(out)-1] += " " + slot
+			continue
+		}
+		last = d.ServerName
+		out = append(out, d.ServerName+"/"+slot)
+	}
+	return out
+}
+
 func attemptTable(list []contract.Attempt, now schema.Instant) *table {
-	t := newTable("ATTEMPT", "OUTCOME", "EXIT", "WAITED TO RUN", "RAN", "DEVICES", "CAUSE")
+	t := newTable("ATTEMPT", "OUTCOME", "EXIT", "WAITED TO RUN", "RAN", "SERVERS", "CAUSE")
 	for _, at := range list {
 		exit := ""
 		if at.ExitCode != nil {
@@ -245,8 +286,8 @@ func attemptTable(list []contract.Attempt, now schema.Instant) *table {
 		per := map[string]int{}
 		var order []string
 		for _, d := range at.Devices {
-			if per[d.Server]++; per[d.Server] == 1 {
-				order = append(order, d.Server)
+			if per[d.ServerName]++; per[d.ServerName] == 1 {
+				order = append(order, d.ServerName)
 			}
 		}
 		for i, s := range order {

@@ -1,6 +1,7 @@
 package cli
 
 import (
+	"context"
 	"fmt"
 	"strconv"
 
@@ -104,11 +105,9 @@ func (a *app) tenant() *cobra.Command {
 
 func (a *app) project() *cobra.Command {
 	list := &cobra.Command{
-		Use: "list TENANT", Aliases: []string{"ls"}, Short: "List a tenant's projects", Args: exactly("TENANT"),
+		Use: "list [TENANT]", Aliases: []string{"ls"}, Short: "List projects, of one tenant or of all you see", Args: cobra.MaximumNArgs(1),
 		RunE: func(cmd *cobra.Command, args []string) error {
-			return show(a, cmd, func(c *client.Client) (contract.ProjectList, error) {
-				return call.Do[contract.ProjectList](c.ListProjects(cmd.Context(), args[0]))
-			}, func(l contract.ProjectList) {
+			return show(a, cmd, func(c *client.Client) (contract.ProjectList, error) { return listProjects(cmd.Context(), c, args) }, func(l contract.ProjectList) {
 				t := newTable("TENANT", "NAME", "CREATED")
 				for _, x := range l.Items {
 					t.row(x.Tenant, x.Name, words.Clock(x.CreatedAt, nowInstant()))
@@ -126,6 +125,28 @@ func (a *app) project() *cobra.Command {
 		},
 	}
 	return group("project", "Projects: a tenant's jobs, grouped", list, create)
+}
+
+// listProjects are those of the named tenants, or of every tenant that the caller sees.
+func listProjects(ctx context.Context, c *client.Client, tenants []string) (contract.ProjectList, error) {
+	all := contract.ProjectList{Items: []schema.Project{}}
+	if len(tenants) == 0 {
+		l, err := call.Do[contract.TenantList](c.ListTenants(ctx))
+		if err != nil {
+			return all, err
+		}
+		for _, t := range l.Items {
+			tenants = append(tenants, t.Name)
+		}
+	}
+	for _, t := range tenants {
+		l, err := call.Do[contract.ProjectList](c.ListProjects(ctx, t))
+		if err != nil {
+			return all, err
+		}
+		all.Items = append(all.Items, l.Items...)
+	}
+	return all, nil
 }
 
 func (a *app) quota() *cobra.Command {
@@ -213,7 +234,7 @@ func (a *app) token() *cobra.Command {
 				return call.Do[contract.TokenList](c.ListTokens(cmd.Context()))
 			}, func(l contract.TokenList) {
 				now := nowInstant()
-				t := newTable("ID", "NAME", "ROLE", "TENANT/PROJECT", "CREATED", "EXPIRES", "STATE")
+				t := newTable("NAME", "ROLE", "TENANT/PROJECT", "CREATED", "EXPIRES", "STATE")
 				for _, x := range l.Items {
 					state := "valid"
 					switch {
@@ -222,7 +243,7 @@ func (a *app) token() *cobra.Command {
 					case !x.ExpiresAt.IsZero() && x.ExpiresAt <= now:
 						state = "expired"
 					}
-					t.row(x.ID, x.Name, string(x.Role), scope(x), words.Clock(x.CreatedAt, now), words.Clock(x.ExpiresAt, now), state)
+					t.row(x.Name, string(x.Role), scope(x), words.Clock(x.CreatedAt, now), words.Clock(x.ExpiresAt, now), state)
 				}
 				t.write(cmd.OutOrStdout(), "No tokens.")
 			})

@@ -5,6 +5,7 @@ import (
 	"io"
 	"slices"
 	"strconv"
+	"strings"
 
 	"github.com/spf13/cobra"
 
@@ -37,11 +38,18 @@ func (a *app) overview() *cobra.Command {
 				fmt.Fprintln(w, "\nWaits for a person")
 			}
 			for _, s := range o.Failures {
-				fmt.Fprintf(w, "  %s stopped %s%s\n    gpupool server show %s\n", s.Name, stoppedAt(s), words.Printable(s.Failure.Text, false), s.Name)
+				for _, l := range wrap(words.Printable(s.Name+" stopped "+stoppedAt(s)+s.Failure.Text, false), maxWidth-4) {
+					fmt.Fprintln(w, "  "+l)
+				}
+				next, _, _ := strings.Cut(remedy(s), "\n")
+				fmt.Fprintln(w, "    "+next)
 			}
 			names := serverNames(cmd, c)
 			for _, r := range o.Repairs {
-				fmt.Fprintf(w, "  %s at %s: %s, %s\n    gpupool repair show %s\n", names.of(r.Server), words.Printable(r.Location, false), words.Printable(r.Part, false), words.Printable(r.Cause, false), r.ID)
+				for _, l := range wrap(words.Printable(fmt.Sprintf("%s at %s: %s, %s", names.of(r.Server), r.Location, r.Part, r.Cause), false), maxWidth-4) {
+					fmt.Fprintln(w, "  "+l)
+				}
+				fmt.Fprintln(w, "    gpupool repair show "+r.ID)
 			}
 			return nil
 		},
@@ -112,7 +120,11 @@ func acceleratorTable(list []schema.Accelerator, withServer bool, names names) *
 	}
 	t := newTable(head...)
 	for _, x := range list {
-		row := []string{x.Slot, x.Model, x.Serial, x.PCI, words.Bytes(x.MemoryBytes), string(x.Health), x.HealthWhy}
+		why := x.HealthWhy
+		if x.Health == schema.HealthHealthy {
+			why = "" // there is nothing to do about it
+		}
+		row := []string{x.Slot, x.Model, x.Serial, x.PCI, words.Bytes(x.MemoryBytes), string(x.Health), why}
 		if withServer {
 			row = append([]string{names.of(x.Server)}, row...)
 		}

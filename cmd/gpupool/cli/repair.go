@@ -14,7 +14,7 @@ import (
 )
 
 func (a *app) repair() *cobra.Command {
-	return group("repair", "See what waits for a technician, and say what was done", a.repairList(), a.repairShow(), a.repairDone())
+	return group("repair", "See what waits for a technician, and say what was done", a.repairList(), a.repairShow(), a.repairWatch(), a.repairDone())
 }
 
 func (a *app) repairList() *cobra.Command {
@@ -34,11 +34,10 @@ func (a *app) repairList() *cobra.Command {
 			if a.json() {
 				return printJSON(cmd.OutOrStdout(), l)
 			}
-			names := serverNames(cmd, c)
 			now := nowInstant()
-			t := newTable("ID", "SERVER", "STATE", "LOCATION", "PART", "OPENED", "CAUSE")
+			t := newTable("ID", "STATE", "OPENED", "LOCATION", "CAUSE")
 			for _, r := range l.Items {
-				t.row(r.ID, names.of(r.Server), string(r.State), r.Location, r.Part, words.Ago(r.OpenedAt, now), r.Cause)
+				t.row(r.ID, string(r.State), words.Ago(r.OpenedAt, now), r.Location, r.Cause)
 			}
 			t.write(cmd.OutOrStdout(), "Nothing to repair.")
 			return nil
@@ -68,6 +67,7 @@ func (a *app) repairShow() *cobra.Command {
 			f := fields{cmd.OutOrStdout()}
 			f.put("Repair", r.ID)
 			f.put("State", string(r.State)+": "+words.Repair(r))
+			f.put("What to do", repairNext(r))
 			f.put("Server", serverNames(cmd, c).of(r.Server))
 			f.put("Location", r.Location)
 			f.put("Part", r.Part)
@@ -87,6 +87,19 @@ func (a *app) repairShow() *cobra.Command {
 			return nil
 		},
 	}
+}
+
+// repairNext is the command that comes next for a repair.
+func repairNext(r schema.Repair) string {
+	switch {
+	case r.State == schema.RepairWaiting && r.OldSerial != "":
+		return "gpupool repair done " + r.ID + " --old-serial " + r.OldSerial + " --new-serial NEW --note TEXT"
+	case r.State == schema.RepairWaiting:
+		return "gpupool repair done " + r.ID + " --note TEXT"
+	case r.ClosedAt.IsZero():
+		return "gpupool repair watch " + r.ID
+	}
+	return ""
 }
 
 func (a *app) repairDone() *cobra.Command {
@@ -119,6 +132,72 @@ what was touched is burnt in first. The watch ends when it is back in the pool (
 	f.StringVar(&in.Note, "note", "", "what was found and done")
 	f.BoolVar(&detach, "detach", false, "return at once")
 	return cmd
+}
+
+func (a *app) serverBurnIn() *cobra.Command {
+	var detach bool
+	cmd := &cobra.Command{
+		Use:   "burnin NAME",
+		Short: "Take a server without jobs out of the pool, prove its accelerators, and watch",
+		Long: `Prove the accelerators of a server whose burn-in was skipped, or that is doubted. It must hold no job: drain it first. It
+comes back into the pool by itself once every device has passed (exit code 0); where one fails, it waits for a technician
+(exit code 20).`,
+		Example: `  gpupool server drain r12s03 --reason "burn-in was skipped"
+  gpupool server burnin r12s03
+  gpupool server uncordon r12s03`,
+		Args: exactly("NAME"),
+		RunE: func(cmd *cobra.Command, args []string) error {
+			c, err := a.connect()
+			if err != nil {
+				return err
+			}
+			r, err := call.Do[schema.Repair](c.BurnInServer(cmd.Context(), args[0]))
+			if err != nil {
+				return err
+			}
+			if detach || a.json() {
+				return a.said(cmd, r, "%s is being burnt in. Watch: gpupool repair watch %s", args[0], r.ID)
+			}
+			if err := watchRepair(cmd, c, r); err != nil {
+				return err
+			}
+			return stillCordoned(cmd, c, r.Server)
+		},
+	}
+	cmd.Flags().BoolVar(&detach, "detach", false, "return at once")
+	return cmd
+}
+
+// stillCordoned says where a server that came back takes no jobs yet, and what lifts that.
+func stillCordoned(cmd *cobra.Command, c *client.Client, server string) error {
+	s, err := call.Do[contract.Server](c.GetServer(cmd.Context(), server, &contract.GetServerParams{}))
+	if err != nil {
+		return err
+	}
+	l, err := call.Do[contract.CordonList](c.ListCordons(cmd.Context(), &contract.ListCordonsParams{Server: &s.Id}))
+	if err != nil || len(l.Items) == 0 {
+		return err
+	}
+	fmt.Fprintf(cmd.ErrOrStderr(), "It is still cordoned: %s. Next: gpupool server uncordon %s\n", words.Printable(l.Items[0].Reason, false), s.Name)
+	return nil
+}
+
+func (a *app) repairWatch() *cobra.Command {
+	return &cobra.Command{
+		Use: "watch ID", Short: "Watch a repair until it is back in the pool or waits for a technician again", Args: exactly("ID"),
+		Example: "  gpupool repair watch rep_01k8",
+		RunE: func(cmd *cobra.Command, args []string) error {
+			c, err := a.connect()
+			if err != nil {
+				return err
+			}
+			r, err := call.Do[schema.Repair](c.GetRepair(cmd.Context(), args[0], &contract.GetRepairParams{}))
+			if err != nil {
+				return err
+			}
+			return watchRepair(cmd, c, r)
+		},
+	}
 }
 
 // watchRepair shows a repair's changes until its proof has come out. Waiting counts as an outcome only with a later

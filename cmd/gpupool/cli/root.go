@@ -53,6 +53,7 @@ func Commands() []*cobra.Command {
 func Execute(ctx context.Context, root *cobra.Command) int {
 	root.SilenceErrors, root.SilenceUsage = true, true
 	root.SetFlagErrorFunc(func(_ *cobra.Command, err error) error { return usageError{err} })
+	argumentErrors(root)
 	cmd, err := root.ExecuteContextC(ctx)
 	if err != nil && strings.HasPrefix(err.Error(), "unknown command") {
 		err = usageError{err}
@@ -67,11 +68,13 @@ func Execute(ctx context.Context, root *cobra.Command) int {
 	return Exit(err)
 }
 
-// group is a command that only holds others.
-func group(use, short string, sub ...*cobra.Command) *cobra.Command {
-	c := &cobra.Command{Use: use, Short: short, RunE: func(cmd *cobra.Command, args []string) error {
+// group is a command that holds others. Alone it lists what it is about.
+func group(use, short string, list *cobra.Command, sub ...*cobra.Command) *cobra.Command {
+	sub = append([]*cobra.Command{list}, sub...)
+	c := &cobra.Command{Use: use, Short: short, Long: short + ".\nWithout a further word it lists: gpupool " + use + " is gpupool " + use + " list.", RunE: func(cmd *cobra.Command, args []string) error {
 		if len(args) == 0 {
-			return cmd.Help()
+			list.SetContext(cmd.Context())
+			return list.RunE(list, nil)
 		}
 		msg := fmt.Sprintf("unknown command %q for %q", args[0], cmd.CommandPath())
 		if s := cmd.SuggestionsFor(args[0]); len(s) > 0 {
@@ -82,6 +85,23 @@ func group(use, short string, sub ...*cobra.Command) *cobra.Command {
 	c.SuggestionsMinimumDistance = 2
 	c.AddCommand(sub...)
 	return c
+}
+
+// argumentErrors makes every verb's refusal of its arguments a usage error, also of those that are not the client's.
+func argumentErrors(c *cobra.Command) {
+	if check := c.Args; check != nil {
+		c.Args = func(cmd *cobra.Command, args []string) error {
+			err := check(cmd, args)
+			var ue usageError
+			if err != nil && !errors.As(err, &ue) {
+				err = usageError{err}
+			}
+			return err
+		}
+	}
+	for _, sub := range c.Commands() {
+		argumentErrors(sub)
+	}
 }
 
 // exactly n arguments, named in the message when they are not.

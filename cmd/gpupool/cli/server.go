@@ -6,6 +6,7 @@ import (
 	"io"
 	"os"
 	"path/filepath"
+	"slices"
 	"strconv"
 	"strings"
 
@@ -20,9 +21,9 @@ import (
 
 func (a *app) server() *cobra.Command {
 	return group("server", "Enrol servers, onboard them, keep jobs off them",
-		a.serverEnroll(), a.serverList(), a.serverShow(), a.serverOnboard(), a.serverWatch(),
+		a.serverList(), a.serverEnroll(), a.serverShow(), a.serverOnboard(), a.serverWatch(),
 		a.serverRetry(), a.serverSkip(), a.serverAbort(),
-		a.serverCordon(), a.serverUncordon(), a.serverDrain(), a.serverUndrain(),
+		a.serverCordon(), a.serverUncordon(), a.serverDrain(), a.serverUndrain(), a.serverBurnIn(),
 		a.serverFlag("protect", "Refuse every destructive step on a server", true),
 		a.serverFlag("unprotect", "Allow destructive steps on a server again", false))
 }
@@ -176,11 +177,17 @@ func (a *app) serverList() *cobra.Command {
 			}
 			off := map[string]string{}
 			for _, cd := range cordons.Items {
-				off[cd.Server] = strings.TrimPrefix(off[cd.Server]+", "+string(cd.Owner), ", ")
+				if by := string(cd.Owner); !strings.Contains(off[cd.Server], by) {
+					off[cd.Server] = strings.TrimPrefix(off[cd.Server]+", "+by, ", ")
+				}
 			}
-			t := newTable("NAME", "PHASE", "STEP", "ACCELERATORS", "RACK", "CORDONED BY", "NEEDS")
+			needs, err := whatServersNeed(cmd, c)
+			if err != nil {
+				return err
+			}
+			t := newTable("NAME", "PHASE", "ACCELERATORS", "RACK", "NEEDS")
 			for _, s := range all {
-				t.row(s.Name, phaseCell(s), stepCell(s), fmt.Sprintf("%d x %s", s.Accelerators, s.Model), strings.Trim(s.Site+"/"+s.Rack, "/"), off[s.Id], remedyCell(s))
+				t.row(s.Name, stateCell(s, off[s.Id]), fmt.Sprintf("%d x %s", s.Accelerators, s.Model), strings.Trim(s.Site+"/"+s.Rack, "/"), needs(s))
 			}
 			t.write(cmd.OutOrStdout(), "No servers. Enrol some: gpupool server enroll --help")
 			return nil
@@ -203,24 +210,62 @@ func phaseCell(s contract.Server) string {
 	return string(s.Phase)
 }
 
-func stepCell(s contract.Server) string {
-	if s.Phase != schema.PhaseOnboarding {
-		return ""
+// stateCell is the phase with the step of an onboarding and who cordoned the server.
+func stateCell(s contract.Server, cordons string) string {
+	out := phaseCell(s)
+	if s.Phase == schema.PhaseOnboarding && s.Step != "" {
+		out += ": " + string(s.Step)
+		if s.Failure != nil {
+			out += " failed"
+		}
 	}
-	if s.Failure != nil {
-		return string(s.Step) + " failed"
+	if cordons != "" {
+		out += ", cordoned by " + cordons
 	}
-	return string(s.Step)
+	return out
 }
 
-func remedyCell(s contract.Server) string {
-	switch {
-	case s.Failure == nil:
-		return ""
-	case s.Phase == schema.PhaseOnboarding && s.Failure.Retryable:
-		return "a person: retry, skip or abort"
+// whatServersNeed reads what else than the server itself tells what a person has to do: open repairs, and accelerators that
+// were never proven.
+func whatServersNeed(cmd *cobra.Command, c *client.Client) (func(contract.Server) string, error) {
+	repairs, err := call.Do[contract.RepairList](c.ListRepairs(cmd.Context(), &contract.ListRepairsParams{Open: opt(true)}))
+	if err != nil && !schema.Is(err, schema.CodeForbidden) {
+		return nil, err
 	}
-	return "a person: see server show " + s.Name
+	waiting := map[string]bool{}
+	for _, r := range repairs.Items {
+		waiting[r.Server] = waiting[r.Server] || r.State == schema.RepairWaiting
+	}
+	unproven := map[string]int{}
+	list, err := pages(0, func(after string, n int) ([]schema.Accelerator, string, error) {
+		l, err := call.Do[contract.AcceleratorList](c.ListAccelerators(cmd.Context(), &contract.ListAcceleratorsParams{Health: opt(schema.HealthUnknown), After: opt(after), Limit: &n}))
+		return l.Items, l.Next, err
+	})
+	if err != nil && !schema.Is(err, schema.CodeForbidden) {
+		return nil, err
+	}
+	for _, x := range list {
+		if x.InstalledAt.IsZero() {
+			unproven[x.Server]++
+		}
+	}
+	return func(s contract.Server) string {
+		switch {
+		case s.Phase == schema.PhaseEnrolled:
+			return "gpupool server onboard " + s.Name
+		case s.Phase == schema.PhaseOnboarding && s.Failure != nil && s.Failure.Retryable:
+			return "gpupool server retry " + s.Name
+		case s.Phase == schema.PhaseOnboarding && s.Failure != nil:
+			return "gpupool server abort " + s.Name
+		case waiting[s.Id]:
+			return "gpupool repair list --server " + s.Name
+		case s.Failure != nil:
+			return "gpupool server show " + s.Name
+		case unproven[s.Id] > 0 && (s.Phase == schema.PhaseAvailable || s.Phase == schema.PhaseDraining):
+			return "gpupool server burnin " + s.Name
+		}
+		return ""
+	}, nil
 }
 
 func (a *app) serverShow() *cobra.Command {
@@ -243,7 +288,7 @@ func (a *app) serverShow() *cobra.Command {
 			if err != nil {
 				return err
 			}
-			acc, err := call.Do[contract.AcceleratorList](c.ListAccelerators(ctx, &contract.ListAcceleratorsParams{Server: &s.Id}))
+			acc, err := call.Do[contract.AcceleratorList](c.ListAccelerators(ctx, &contract.ListAcceleratorsParams{Server: &s.Id, Removed: opt(true), Limit: opt(1000)}))
 			if err != nil {
 				return err
 			}
@@ -266,9 +311,27 @@ func showServer(w io.Writer, s contract.Server, steps contract.StepList, acc []s
 	f := fields{w}
 	f.put("Name", s.Name+"  ("+s.Id+")")
 	f.put("Phase", phaseCell(s)+": "+words.Phase(s.Phase))
+	slots := slotsOf(acc)
+	acc = slices.DeleteFunc(acc, func(x schema.Accelerator) bool { return !x.RemovedAt.IsZero() })
+	unproven := 0
+	for _, x := range acc {
+		if x.Health == schema.HealthUnknown && x.InstalledAt.IsZero() {
+			unproven++
+		}
+	}
 	if s.Failure != nil {
 		f.put("Stopped", stoppedAt(s)+s.Failure.Text+" ("+s.Failure.Code+")")
 		f.put("What to do", remedy(s))
+	} else {
+		switch {
+		case s.Phase == schema.PhaseEnrolled:
+			f.put("What to do", "gpupool server onboard "+s.Name)
+		case unproven > 0 && (s.Phase == schema.PhaseAvailable || s.Phase == schema.PhaseDraining):
+			f.put("Unproven", words.Count(unproven, "accelerator")+" never passed a burn-in and take no jobs")
+			f.put("What to do", "gpupool server burnin "+s.Name)
+		case s.Phase == schema.PhaseRepairing || s.Phase == schema.PhaseDraining && len(faults) > 0:
+			f.put("What to do", "gpupool repair list --server "+s.Name)
+		}
 	}
 	f.put("Place", strings.Trim(strings.Join([]string{s.Region, s.Site, s.Rack}, " / "), " /")+unit(s.Unit))
 	f.put("Hardware", strings.TrimSpace(s.Manufacturer+" "+s.Product))
@@ -281,7 +344,7 @@ func showServer(w io.Writer, s contract.Server, steps contract.StepList, acc []s
 	for _, c := range cordons {
 		what := "the server"
 		if c.Accelerator != "" {
-			what = c.Accelerator
+			what = slots.of(c.Accelerator)
 		}
 		f.put("Cordon", fmt.Sprintf("%s, by %s (%s) %s: %s", what, c.By, c.Owner, words.Ago(c.At, now), c.Reason))
 	}
@@ -299,10 +362,21 @@ func showServer(w io.Writer, s contract.Server, steps contract.StepList, acc []s
 		fmt.Fprintln(w)
 		t := newTable("FAULT", "SEVERITY", "DEVICE", "WHEN", "VERDICT", "TEXT")
 		for _, x := range faults {
-			t.row(strings.TrimSpace(x.Kind+" "+x.Code), string(x.Severity), x.Accelerator, words.Ago(x.At, now), x.Verdict, x.Text)
+			t.row(strings.TrimSpace(x.Kind+" "+x.Code), string(x.Severity), slots.of(x.Accelerator), words.Ago(x.At, now), x.Verdict, x.Text)
 		}
 		t.write(w, "")
 	}
+}
+
+// slotsOf names accelerators by their slots.
+func slotsOf(acc []schema.Accelerator) names {
+	n := names{}
+	for _, x := range acc {
+		if n[x.ID] = x.Slot; x.Slot == "" {
+			n[x.ID] = "gpu" + strconv.Itoa(x.Index)
+		}
+	}
+	return n
 }
 
 // stoppedAt names the step that stopped, where a step did.
@@ -349,7 +423,7 @@ func (a *app) serverCordon() *cobra.Command {
 			return a.said(cmd, got, "%s takes no new jobs.", args[0])
 		},
 	}
-	cmd.Flags().StringVar(&in.Accelerator, "accelerator", "", "only this accelerator, by id or serial")
+	cmd.Flags().StringVar(&in.Accelerator, "accelerator", "", "only this accelerator, by slot, serial or id")
 	cmd.Flags().StringVar(&in.Reason, "reason", "", "why; shown to everyone who looks (required)")
 	required(cmd, "reason")
 	return cmd
@@ -378,7 +452,7 @@ func (a *app) serverUncordon() *cobra.Command {
 			return a.said(cmd, got, "%s may take jobs again.", args[0])
 		},
 	}
-	cmd.Flags().StringVar(&in.Accelerator, "accelerator", "", "only this accelerator's cordon, by id or serial")
+	cmd.Flags().StringVar(&in.Accelerator, "accelerator", "", "only this accelerator's cordon, by slot, serial or id")
 	return cmd
 }
 

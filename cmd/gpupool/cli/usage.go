@@ -87,6 +87,10 @@ func usageTable(u contract.Usage, exact bool) *table {
 		head = append(head, "GPU-HOURS")
 	}
 	t := newTable(head...)
+	hours := func(ms int64) string { return words.GPUHoursTo(ms, words.HourDigits(u.TotalGpuMs)) }
+	if exact {
+		hours = func(ms int64) string { return words.GPUHoursTo(ms, 6) }
+	}
 	for _, r := range u.Items {
 		row := make([]string, 0, len(head))
 		for _, k := range u.By {
@@ -95,7 +99,7 @@ func usageTable(u contract.Usage, exact bool) *table {
 		if exact {
 			row = append(row, strconv.FormatInt(r.GpuMs, 10))
 		}
-		t.row(append(row, words.GPUHours(r.GpuMs))...)
+		t.row(append(row, hours(r.GpuMs))...)
 	}
 	if !exact && len(u.Items) > 0 && len(u.By) > 0 {
 		total := make([]string, len(head))
@@ -103,7 +107,7 @@ func usageTable(u contract.Usage, exact bool) *table {
 		for i := 1; i < len(head)-1; i++ {
 			total[i] = " "
 		}
-		total[len(head)-1] = words.GPUHours(u.TotalGpuMs)
+		total[len(head)-1] = hours(u.TotalGpuMs)
 		t.row(total...)
 	}
 	return t

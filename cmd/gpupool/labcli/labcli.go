@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"os"
 	"path/filepath"
+	"slices"
 	"strings"
 	"text/tabwriter"
 
@@ -13,6 +14,20 @@ import (
 	"gpupool/deploy/lab"
 	"gpupool/worker/config"
 )
+
+// faults are the server's own, then each device's: "SXM3 xid79".
+func faults(s lab.ServerState) string {
+	out := slices.Clone(s.Faults)
+	for _, d := range s.Devices {
+		for _, k := range d.Faults {
+			out = append(out, d.Slot+" "+string(k))
+		}
+	}
+	if len(out) == 0 {
+		return "-"
+	}
+	return strings.Join(out, ", ")
+}
 
 // Command is `gpupool lab`.
 func Command() *cobra.Command {
@@ -51,7 +66,7 @@ func Command() *cobra.Command {
 				if s.On {
 					power = "on"
 				}
-				fmt.Fprintf(w, "%s\t%s\t%s\t%d\t%d\t%s\t%s\n", s.Name, power, s.Stage, s.Installs, s.Boots, s.BMC, strings.Join(s.Faults, ", "))
+				fmt.Fprintf(w, "%s\t%s\t%s\t%d\t%d\t%s\t%s\n", s.Name, power, s.Stage, s.Installs, s.Boots, s.BMC, faults(s))
 			}
 			return w.Flush()
 		}},
