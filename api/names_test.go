@@ -40,8 +40,9 @@ func TestAJobIsFoundByItsNameAndNothingIsGuessed(t *testing.T) {
 		t.Fatalf("events by name: %+v", got)
 	}
 	// Another tenant's name does not exist, to the byte.
-	other := p.send(p.globex(), "GET", "/v1/jobs/train", "")
-	none := p.send(p.globex(), "GET", "/v1/jobs/none", "")
+	globex := p.globex()
+	other := p.send(globex, "GET", "/v1/jobs/train", "")
+	none := p.send(globex, "GET", "/v1/jobs/none", "")
 	if other.status != 404 || strings.ReplaceAll(string(none.body), "none", "train") != string(other.body) {
 		t.Fatalf("another tenant's was answered %s, none %s", other.body, none.body)
 	}
