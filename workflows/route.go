@@ -40,6 +40,14 @@ func (r Routes) Route(e schema.Event) (deliver.Delivery, bool) {
 		in.Resumed = true
 		d.Signal, d.Arg, d.Revive, d.ReviveArg = JobSignal, news, RunJob, in
 		return d, true
+	case schema.EventBMCAsked:
+		var v struct {
+			Site string `json:"site"`
+		}
+		if json.Unmarshal(e.Data, &v) != nil || v.Site == "" {
+			return deliver.Delivery{}, false
+		}
+		return deliver.Delivery{Workflow: BMCActID(e.Subject), Queue: CoreQueue, Start: ActOnBMC, StartArg: BMCActInput{Act: e.Subject, Site: v.Site}}, true
 	default:
 		return RouteServer(e)
 	}

@@ -1,6 +1,11 @@
 package bmc
 
-import "context"
+import (
+	"context"
+	"time"
+
+	"gpupool/schema"
+)
 
 // Controller is what both protocols can do. [Client] can more.
 type Controller interface {
@@ -15,6 +20,9 @@ type Controller interface {
 	Sensors(context.Context) ([]Reading, error)
 	Vitals(context.Context) (Vitals, error)
 	Look(context.Context) (Look, error)
+	Doctor(ctx context.Context, want schema.Server) Diagnosis
+	// Console is what the serial console says for so long, or what the BMC kept of it.
+	Console(ctx context.Context, d time.Duration) (Console, error)
 	// Log reads the last entries of the machine's event log, newest last.
 	Log(ctx context.Context, most int) ([]LogEntry, error)
 }

@@ -69,6 +69,25 @@ func WatchSilence(ctx context.Context, s *store.Store, after time.Duration) erro
 	}
 }
 
+// outOfBand is what the BMC shows of a silent server: switched off, starting, hung and out of reach are mended in different
+// ways.
+func outOfBand(ctx context.Context, s *store.Store, server string) string {
+	list, err := s.BMCSightings(ctx, server)
+	if err != nil || len(list) == 0 {
+		return "; nothing is known of it out of band"
+	}
+	switch x := list[0]; {
+	case x.Trouble != schema.BMCFine:
+		return fmt.Sprintf("; its BMC is no help either since %s (%s)", x.Since, x.Trouble)
+	case x.Power == "on" && x.Progress != "" && x.Progress != "OSRunning" && x.Progress != "None":
+		return "; its BMC shows power on and boot progress " + x.Progress
+	case x.Power == "on":
+		return "; its BMC shows power on: the system hangs, or its network is cut"
+	default:
+		return fmt.Sprintf("; its BMC shows power %s since %s", x.Power, x.Since)
+	}
+}
+
 func reportSilent(ctx context.Context, s *store.Store, after time.Duration) error {
 	silent, err := s.Silent(ctx, s.Now().Add(-after))
 	if err != nil || len(silent) == 0 {
@@ -85,7 +104,7 @@ func reportSilent(ctx context.Context, s *store.Store, after time.Duration) erro
 	for _, v := range silent {
 		// One silence is one fault, however often it is seen: it has the moment it began in its key.
 		err := s.ReportFault(ctx, v.ID, schema.Fault{Source: "platform", Kind: "agent-silent", Severity: schema.SeverityCritical, At: s.Now(),
-			Text:   fmt.Sprintf("the agent of %s has not been heard of since %s", v.Name, v.AgentSeen),
+			Text:   fmt.Sprintf("the agent of %s has not been heard of since %s%s", v.Name, v.AgentSeen, outOfBand(ctx, s, v.ID)),
 			Dedupe: fmt.Sprintf("agent-silent/%s/%d/%d", v.ID, v.Epoch, v.AgentSeen)})
 		if err != nil {
 			return err

@@ -217,3 +217,66 @@ func (s *Store) BMCsFound(ctx context.Context, site string) ([]schema.BMCFound, 
 	var out []schema.BMCFound
 	return out, q.Find(&out).Error
 }
+
+// BMCEvidence is evidence that a BMC gave, about the accelerator of that serial, else of that slot, else about the server.
+type BMCEvidence struct {
+	Serial, Slot string
+	Fault        schema.Fault // without server and accelerator
+}
+
+// ReportBMCEvidence stores what the watch sees as faults of source redfish. memory is what the watch must know to tell news
+// from history after a restart; it is kept in the same transaction, so that nothing is told twice or lost. nil keeps the one
+// kept before.
+func (s *Store) ReportBMCEvidence(ctx context.Context, server string, evidence []BMCEvidence, memory []byte) error {
+	return s.Write(ctx, func(tx *Tx) error {
+		v, err := tx.server(server)
+		if err != nil {
+			return err
+		}
+		for _, e := range evidence {
+			f := e.Fault
+			f.Source = "redfish"
+			if f.Accelerator, err = tx.acceleratorBy(v.ID, e.Serial, e.Slot); err != nil {
+				return err
+			}
+			if err := tx.reportFault(v, f); err != nil {
+				return err
+			}
+		}
+		if memory == nil {
+			return nil
+		}
+		_, err = tx.exec(`INSERT INTO bmc_memories (server, memory, at) VALUES (?, ?, ?) ON CONFLICT (server) DO UPDATE SET memory = excluded.memory, at = excluded.at`, v.ID, string(memory), tx.now)
+		return err
+	})
+}
+
+// acceleratorBy joins what a BMC shows with the inventory: by serial, then by slot; "" where neither is known.
+func (tx *Tx) acceleratorBy(server, serial, slot string) (string, error) {
+	for _, k := range []struct{ where, value string }{{"upper(serial) = upper(?)", serial}, {"upper(slot) = upper(?)", slot}} {
+		if k.value == "" {
+			continue
+		}
+		var ids []string
+		if err := tx.db.Raw("SELECT id FROM accelerators WHERE server = ? AND removed_at = 0 AND "+k.where+" ORDER BY id", server, k.value).Scan(&ids).Error; err != nil {
+			return "", err
+		}
+		if len(ids) == 1 {
+			return ids[0], nil
+		}
+	}
+	return "", nil
+}
+
+// BMCMemories are what the watch kept of the servers of a site.
+func (s *Store) BMCMemories(ctx context.Context, site string) (map[string][]byte, error) {
+	var rows []struct{ Server, Memory string }
+	if err := s.read(ctx).Raw("SELECT m.server, m.memory FROM bmc_memories m JOIN servers v ON v.id = m.server WHERE v.site = ?", site).Scan(&rows).Error; err != nil {
+		return nil, err
+	}
+	out := make(map[string][]byte, len(rows))
+	for _, r := range rows {
+		out[r.Server] = []byte(r.Memory)
+	}
+	return out, nil
+}

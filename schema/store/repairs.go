@@ -5,6 +5,7 @@ import (
 	"encoding/json"
 	"fmt"
 	"strings"
+	"time"
 
 	"gpupool/schema"
 	"gpupool/schema/agentproto"
@@ -38,6 +39,9 @@ func (tx *Tx) reportFault(v schema.Server, f schema.Fault) error {
 	if old {
 		f.Epoch-- // told late: it is of the hardware as it was before
 	}
+	if twin, err := tx.twin(f); err != nil || twin {
+		return err
+	}
 	r := tx.db.Exec(`INSERT INTO faults (id, server, accelerator, source, kind, code, severity, text, dedupe, epoch, at, seen_at) VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?) ON CONFLICT DO NOTHING`,
 		f.ID, f.Server, f.Accelerator, f.Source, f.Kind, f.Code, f.Severity, f.Text, f.Dedupe, f.Epoch, f.At, f.SeenAt)
 	if r.Error != nil || r.RowsAffected == 0 {
@@ -45,6 +49,38 @@ func (tx *Tx) reportFault(v schema.Server, f schema.Fault) error {
 	}
 	tx.Emit(schema.Event{Kind: schema.EventFault, Subject: f.ID, Server: v.ID}, map[string]any{"kind": f.Kind, "code": f.Code, "severity": f.Severity, "text": f.Text, "accelerator": f.Accelerator})
 	return nil
+}
+
+// twinWindow is how far apart two paths may tell of one event: an out-of-band read comes minutes after it.
+const twinWindow = 10 * time.Minute
+
+// twin recognises an event that another path has told of: the same kind and code on the same device at about the same time,
+// not matched with one of this path's yet. It is kept beside that fault and is no fault of its own, so that two paths don't
+// count one event twice.
+func (tx *Tx) twin(f schema.Fault) (bool, error) {
+	if f.Source != "agent" && f.Source != "redfish" || f.Accelerator == "" {
+		return false, nil
+	}
+	var known int64
+	if err := tx.db.Raw("SELECT count(*) FROM fault_twins WHERE dedupe = ?", f.Dedupe).Scan(&known).Error; err != nil || known > 0 {
+		return known > 0, err
+	}
+	if err := tx.db.Raw("SELECT count(*) FROM faults WHERE dedupe = ?", f.Dedupe).Scan(&known).Error; err != nil || known > 0 {
+		return known > 0, err
+	}
+	at, w := f.At, schema.Instant(twinWindow.Milliseconds())
+	if at == 0 {
+		at = tx.now
+	}
+	var other string
+	err := tx.db.Raw(`SELECT id FROM faults f WHERE server = ? AND accelerator = ? AND kind = ? AND code = ? AND epoch = ? AND source <> ? AND source IN ('agent', 'redfish') AND at BETWEEN ? AND ?
+		AND NOT EXISTS (SELECT 1 FROM fault_twins t WHERE t.fault = f.id AND t.source = ?) ORDER BY at, id LIMIT 1`,
+		f.Server, f.Accelerator, f.Kind, f.Code, f.Epoch, f.Source, at-w, at+w, f.Source).Scan(&other).Error
+	if err != nil || other == "" {
+		return false, err
+	}
+	_, err = tx.exec("INSERT INTO fault_twins (dedupe, source, fault, at) VALUES (?, ?, ?, ?)", f.Dedupe, f.Source, other, tx.now)
+	return err == nil, err
 }
 
 // beforeEpoch reports whether something that happened at a moment is of an earlier epoch of the server: from before the

@@ -37,12 +37,15 @@ type Sign struct {
 	Key      string
 }
 
-// memory is what Signs needs to know of the rounds before. The zero value is a BMC never seen: its first snapshot is a
-// baseline, whose counters and log are history.
-type memory struct {
-	gpus    map[string]bmc.GPUMetrics // by slot
-	missing map[string]time.Time      // slot -> since when it is absent or critical
-	leaks   map[string]bool
+// Memory is what is known of the rounds before. It is kept as JSON, so that a restart takes no news for history and tells
+// nothing twice. The zero value is a BMC never seen: its first snapshot is a baseline, whose counters and log are history.
+type Memory struct {
+	GPUs     map[string]bmc.GPUMetrics `json:"gpus,omitempty"`    // by slot; only what is compared
+	Missing  map[string]time.Time      `json:"missing,omitempty"` // slot -> since when it is absent or critical; zero = told
+	Starting time.Time                 `json:"starting,omitzero"` // since when a baseboard's BMC starts
+	Stuck    bool                      `json:"stuck,omitempty"`   // told that it doesn't come up
+	Leaks    map[string]bool           `json:"leaks,omitempty"`   // detectors that say so
+	Cursors  map[string]*bmc.Cursor    `json:"cursors,omitempty"` // by log
 }
 
 // xid finds NVIDIA's error number in a driver event. SXID (a switch's) has numbers of its own and is no XID: "SXID 0
@@ -51,7 +54,7 @@ var xid = regexp.MustCompile(`\bXID (\d+)\b`)
 
 // signs judges a snapshot against what was known, and updates that. Pure but for the memory. settle is how long a GPU may
 // be missing before it counts: its BMC may be starting.
-func (m *memory) signs(s Snapshot, settle time.Duration) []Sign {
+func (m *Memory) signs(s Snapshot, settle time.Duration) []Sign {
 	if s.Err != nil {
 		return nil // a BMC that doesn't answer says nothing about its server
 	}
@@ -89,7 +92,7 @@ func (m *memory) signs(s Snapshot, settle time.Duration) []Sign {
 }
 
 // leak reports each detector once for as long as it says so.
-func (m *memory) leak(s Snapshot, add func(Sign)) {
+func (m *Memory) leak(s Snapshot, add func(Sign)) {
 	if s.Leaks == nil {
 		return
 	}
@@ -99,22 +102,23 @@ func (m *memory) leak(s Snapshot, add func(Sign)) {
 			continue
 		}
 		now[l.URI] = true
-		if !m.leaks[l.URI] {
+		if !m.Leaks[l.URI] {
 			add(Sign{Kind: "leak", Severity: schema.SeverityCritical, Text: l.Name + " reports a leak",
 				Key: fmt.Sprintf("leak/%s/%d", l.URI, s.At.Unix())})
 		}
 	}
-	m.leaks = now
+	m.Leaks = now
 }
 
 // presence reports an accelerator that is absent, or whose BMC calls it critical, once it has been so for settle. While a
 // baseboard's BMC starts, or a resource couldn't be read, or the power isn't on, nothing about presence is known.
-func (m *memory) presence(s Snapshot, settle time.Duration, add func(Sign)) {
+func (m *Memory) presence(s Snapshot, settle time.Duration, add func(Sign)) {
 	if s.Identity == nil {
 		return
 	}
+	m.starting(s, settle, add)
 	if s.Identity.Accelerators() != bmc.Known || s.Vitals.Power != bmc.PowerOn {
-		m.missing = nil // the time counts from when it is known again
+		m.Missing = nil // the time counts from when it is known again
 		return
 	}
 	there := map[string]bmc.GPU{}
@@ -130,24 +134,24 @@ func (m *memory) presence(s Snapshot, settle time.Duration, add func(Sign)) {
 			bad[slot] = "critical"
 		}
 	}
-	for slot := range m.gpus {
+	for slot := range m.GPUs {
 		if _, ok := there[slot]; !ok {
 			bad[slot] = "absent"
 		}
 	}
-	if m.missing == nil {
-		m.missing = map[string]time.Time{}
+	if m.Missing == nil {
+		m.Missing = map[string]time.Time{}
 	}
-	for slot := range m.missing {
+	for slot := range m.Missing {
 		if bad[slot] == "" {
-			delete(m.missing, slot)
+			delete(m.Missing, slot)
 		}
 	}
 	for slot, what := range bad {
-		since, known := m.missing[slot]
+		since, known := m.Missing[slot]
 		switch {
 		case !known:
-			m.missing[slot] = s.At
+			m.Missing[slot] = s.At
 			if settle > 0 {
 				continue
 			}
@@ -155,27 +159,27 @@ func (m *memory) presence(s Snapshot, settle time.Duration, add func(Sign)) {
 		case since.IsZero() || s.At.Sub(since) < settle:
 			continue // told already, or not long enough
 		}
-		m.missing[slot] = time.Time{}
+		m.Missing[slot] = time.Time{}
 		text, kind := "accelerator "+slot+" is not listed by the BMC any more", "absent"
 		if what == "critical" {
 			text, kind = "the BMC calls accelerator "+slot+" critical", "bmc-critical"
 		}
-		add(Sign{Slot: slot, Serial: orKnown(there[slot].Serial, m.gpus[slot].Serial), Kind: kind, Severity: schema.SeverityCritical, Text: text,
+		add(Sign{Slot: slot, Serial: orKnown(there[slot].Serial, m.GPUs[slot].Serial), Kind: kind, Severity: schema.SeverityCritical, Text: text,
 			Key: fmt.Sprintf("%s/%s/%d", kind, slot, since.Unix())})
 	}
 }
 
 // counters reports what rose since the last round on the same device. The first sight is a baseline; a counter that fell
 // was reset and is a new baseline; a device with another serial is another device.
-func (m *memory) counters(s Snapshot, add func(Sign)) {
+func (m *Memory) counters(s Snapshot, add func(Sign)) {
 	if s.GPUs == nil {
 		return
 	}
-	if m.gpus == nil {
-		m.gpus = map[string]bmc.GPUMetrics{}
+	if m.GPUs == nil {
+		m.GPUs = map[string]bmc.GPUMetrics{}
 	}
 	for _, g := range s.GPUs {
-		was, known := m.gpus[g.Slot]
+		was, known := m.GPUs[g.Slot]
 		sameDevice := known && (was.Serial == g.Serial || was.Serial == "" || g.Serial == "")
 		key := func(kind string, v float64) string { return fmt.Sprintf("%s/%s/%s/%.0f", kind, g.Slot, g.Serial, v) }
 		rose := func(kind, what string, severity schema.Severity, before, now *float64) {
@@ -201,8 +205,28 @@ func (m *memory) counters(s Snapshot, add func(Sign)) {
 				add(Sign{Slot: g.Slot, Serial: g.Serial, Kind: f.kind, Severity: schema.SeverityCritical, Text: f.text, Key: fmt.Sprintf("%s/%s/%s/%d", f.kind, g.Slot, g.Serial, s.At.Unix())})
 			}
 		}
-		m.gpus[g.Slot] = keep(was, g, sameDevice)
+		m.GPUs[g.Slot] = compared(keep(was, g, sameDevice))
 	}
+}
+
+// starting reports a baseboard whose own BMC doesn't come up, once. Until then it is unknown what is behind it.
+func (m *Memory) starting(s Snapshot, settle time.Duration, add func(Sign)) {
+	switch {
+	case s.Identity.BaseboardsReady || s.Vitals.Power != bmc.PowerOn:
+		m.Starting, m.Stuck = time.Time{}, false
+	case m.Starting.IsZero():
+		m.Starting = s.At
+	case !m.Stuck && s.At.Sub(m.Starting) >= settle:
+		m.Stuck = true
+		add(Sign{Kind: "baseboard-starting", Severity: schema.SeverityWarning, Key: fmt.Sprintf("baseboard/%d", m.Starting.Unix()),
+			Text: fmt.Sprintf("the GPU baseboard's BMC has been starting since %s: its accelerators can't be seen out of band", m.Starting.UTC().Format(time.RFC3339))})
+	}
+}
+
+// compared is the part of an accelerator's metrics that the next round is compared with.
+func compared(g bmc.GPUMetrics) bmc.GPUMetrics {
+	return bmc.GPUMetrics{GPU: bmc.GPU{Slot: g.Slot, Serial: g.Serial}, UncorrectableECC: g.UncorrectableECC, CacheUncorrectableECC: g.CacheUncorrectableECC,
+		RemapUncorrectable: g.RemapUncorrectable, PCIeFatal: g.PCIeFatal, RemapFailed: g.RemapFailed, RemapPending: g.RemapPending, SRAMThreshold: g.SRAMThreshold}
 }
 
 // keep carries a known value over a round in which it was unknown, so that a gap hides no rise.

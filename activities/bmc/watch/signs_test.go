@@ -63,7 +63,7 @@ func TestWhatIsNewsAndWhatIsNot(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
-			var m memory
+			var m Memory
 			keys := map[string]bool{}
 			at := time.Date(2026, 1, 1, 0, 0, 0, 0, time.UTC)
 			for i, step := range steps {

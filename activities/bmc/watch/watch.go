@@ -11,7 +11,9 @@
 package watch
 
 import (
+	"bytes"
 	"context"
+	"encoding/json"
 	"errors"
 	"hash/fnv"
 	"log/slog"
@@ -25,6 +27,7 @@ import (
 type Target struct {
 	Server   string
 	Endpoint bmc.Endpoint
+	Memory   []byte // what was kept of it; nil for a server never seen
 }
 
 // Config is how a Watcher works. Zero fields take the default named.
@@ -38,8 +41,10 @@ type Config struct {
 	// the read shows, so that a BMC with events and one without end in the same. It costs a connection a BMC.
 	Events bool
 	SlowIs time.Duration // a read that takes longer moves its BMC there; 5 s
-	// Sink gets every snapshot with the signs in it. It is called from many goroutines, never twice at once for one server.
-	Sink func(context.Context, Snapshot, []Sign)
+	// Sink gets every snapshot with the signs in it, and after a deep read what is to be kept of it, nil where that is as it
+	// was. It is called from many goroutines, never twice at once for one server. When it fails the signs are told again by
+	// the next read.
+	Sink func(ctx context.Context, s Snapshot, signs []Sign, memory []byte) error
 	Log  *slog.Logger // nil is slog.Default
 }
 
@@ -64,9 +69,9 @@ type watched struct {
 	listen listening
 	stop   context.CancelFunc // ends listening; nil while nobody does
 	rounds int
-	memory memory
-	logs   []string               // services worth reading; nil until looked for
-	cursor map[string]*bmc.Cursor // by service
+	memory Memory
+	kept   []byte   // memory as it was last kept
+	logs   []string // services worth reading; nil until looked for
 }
 
 // listening is whether events of a BMC are listened to.
@@ -116,8 +121,11 @@ func (w *Watcher) Set(targets []Target) {
 			have.leave()
 		}
 		phase := w.phase(t.Server)
-		w.targets[t.Server] = &watched{Target: t, due: now.Add(phase), cursor: map[string]*bmc.Cursor{},
+		n := &watched{Target: t, due: now.Add(phase), kept: t.Memory,
 			rounds: int(phase/time.Microsecond) % w.cfg.Deep} // deep rounds are spread over rounds as well
+		n.remember(w.cfg.Log)
+		n.Target.Memory = nil
+		w.targets[t.Server] = n
 	}
 	for name, t := range w.targets {
 		if !want[name] {
@@ -126,6 +134,18 @@ func (w *Watcher) Set(targets []Target) {
 		}
 	}
 	w.poke()
+}
+
+// remember makes the memory what was last kept.
+func (t *watched) remember(log *slog.Logger) {
+	t.memory = Memory{}
+	if t.kept == nil {
+		return
+	}
+	if err := json.Unmarshal(t.kept, &t.memory); err != nil {
+		log.Error("what was kept of a bmc can't be read: its next read is a baseline", "server", t.Server, "err", err)
+		t.memory = Memory{}
+	}
 }
 
 // leave ends what is under way for a target. The caller holds mu.
@@ -241,7 +261,9 @@ func (w *Watcher) hear(ctx context.Context, t *watched) {
 	}
 	w.mu.Unlock()
 	state := notListening
-	if c, err := w.pool.Client(t.Endpoint); err == nil {
+	if t.Endpoint.Protocol == bmc.IPMI {
+		state = hasNoEvents
+	} else if c, err := w.pool.Client(t.Endpoint); err == nil {
 		err = c.Events(ctx, func(bmc.Event) {
 			w.mu.Lock()
 			defer w.mu.Unlock()
@@ -295,19 +317,39 @@ func (w *Watcher) read(ctx context.Context, t *watched) {
 	w.mu.Lock()
 	gone := t.gone
 	w.mu.Unlock()
-	if !gone && w.cfg.Sink != nil {
-		w.cfg.Sink(ctx, s, signs)
+	if gone || w.cfg.Sink == nil {
+		return
+	}
+	var changed []byte
+	if deep && s.Err == nil {
+		if b, err := json.Marshal(t.memory); err == nil && !bytes.Equal(b, t.kept) {
+			changed = b
+		}
+	}
+	if err := w.cfg.Sink(ctx, s, signs, changed); err != nil {
+		t.remember(w.cfg.Log) // told again by the next read
+		if ctx.Err() == nil {
+			w.cfg.Log.WarnContext(ctx, "what a bmc showed was not kept", "server", t.Server, "err", err)
+			w.mu.Lock()
+			t.rounds += (w.cfg.Deep - t.rounds%w.cfg.Deep) % w.cfg.Deep // the next read is a deep one
+			w.mu.Unlock()
+		}
+		return
+	}
+	if changed != nil {
+		t.kept = changed
 	}
 }
 
 func (w *Watcher) snapshot(ctx context.Context, t *watched, deep bool) (s Snapshot) {
 	s = Snapshot{Server: t.Server, At: time.Now()}
 	s.Vitals.Power = bmc.PowerUnknown
-	c, err := w.pool.Client(t.Endpoint)
+	any, err := w.pool.Controller(t.Endpoint)
 	if err == nil {
-		s.Vitals, err = c.Vitals(ctx)
+		s.Vitals, err = any.Vitals(ctx)
 	}
-	if err != nil || !deep {
+	c, redfish := any.(*bmc.Client)
+	if err != nil || !deep || !redfish {
 		s.Err = err
 		return s
 	}
@@ -334,9 +376,12 @@ func (w *Watcher) snapshot(ctx context.Context, t *watched, deep bool) (s Snapsh
 		}
 	}
 	for _, service := range t.logs {
-		entries, next, err := c.LogEntries(ctx, service, t.cursor[service])
+		entries, next, err := c.LogEntries(ctx, service, t.memory.Cursors[service])
 		if part(service, err) {
-			t.cursor[service] = next
+			if t.memory.Cursors == nil {
+				t.memory.Cursors = map[string]*bmc.Cursor{}
+			}
+			t.memory.Cursors[service] = next
 			s.Entries = append(s.Entries, entries...)
 		}
 	}

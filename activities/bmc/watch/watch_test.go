@@ -70,7 +70,7 @@ func newLog() *log {
 	return &log{snaps: map[string][]watch.Snapshot{}, took: map[string][]time.Duration{}, ch: make(chan struct{}, 1)}
 }
 
-func (l *log) sink(_ context.Context, s watch.Snapshot, signs []watch.Sign) {
+func (l *log) sink(_ context.Context, s watch.Snapshot, signs []watch.Sign, _ []byte) error {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	l.snaps[s.Server] = append(l.snaps[s.Server], watch.Snapshot{Server: s.Server, At: s.At, Vitals: s.Vitals, Err: s.Err})
@@ -80,6 +80,7 @@ func (l *log) sink(_ context.Context, s watch.Snapshot, signs []watch.Sign) {
 	case l.ch <- struct{}{}:
 	default:
 	}
+	return nil
 }
 
 func (l *log) until(t testing.TB, limit time.Duration, what string, ok func() bool) {

@@ -1,0 +1,132 @@
+package bmc
+
+import (
+	"context"
+	"errors"
+	"io"
+	"net"
+	"regexp"
+	"strconv"
+	"strings"
+	"sync"
+	"time"
+
+	ipmi "github.com/bougou/go-ipmi/pkg/client"
+	"github.com/bougou/go-ipmi/pkg/command/transport"
+	"github.com/bougou/go-ipmi/pkg/types"
+)
+
+// Console is a look at a server's serial console.
+type Console struct {
+	Text string `json:"text"` // the newest; at most 64 KiB
+	// Via is "log" for what the BMC kept of it before (OpenBMC), "sol" for what came while we listened.
+	Via string `json:"via"`
+}
+
+// consoleBytes bounds the text.
+const consoleBytes = 64 << 10
+
+// Console listens to the serial console over LAN (IPMI 2.0 section 15) for d. It only listens. Another's open console ends
+// by it on BMCs that have but one.
+func (c *IPMIClient) Console(ctx context.Context, d time.Duration) (Console, error) {
+	out := &tail{}
+	err := c.session(ctx, "listen to the console of", func(ctx context.Context, s *ipmi.Client) error {
+		if _, err := s.ActivatePayload(ctx, &transport.ActivatePayloadRequest{PayloadType: types.PayloadTypeSOL, PayloadInstance: 1}); err != nil {
+			return err
+		}
+		defer func() {
+			closing, cancel := context.WithTimeout(context.WithoutCancel(ctx), c.pool.cfg.Timing.Dial)
+			defer cancel()
+			if _, err := s.DeactivatePayload(closing, &transport.DeactivatePayloadRequest{PayloadType: types.PayloadTypeSOL, PayloadInstance: 1}); err != nil {
+				c.pool.log.DebugContext(ctx, "serial console not closed", "bmc", c.address, "err", err)
+			}
+		}()
+		listen, cancel := context.WithTimeout(ctx, d)
+		defer cancel()
+		keys, hand := io.Pipe() // nobody types; the stream ends with its time
+		defer hand.Close()
+		err := s.SOLStream(listen, keys, out, nil)
+		if ctx.Err() == nil && errors.Is(listen.Err(), context.DeadlineExceeded) {
+			return nil
+		}
+		return err
+	})
+	return Console{Text: out.text(), Via: "sol"}, err
+}
+
+// hostLog is where OpenBMC keeps what the host's console said.
+var hostLog = regexp.MustCompile(`(?i)/hostlogger$`)
+
+// Console reads what the BMC kept of the serial console, or where it keeps none and speaks IPMI, listens for d.
+func (c *Client) Console(ctx context.Context, d time.Duration) (_ Console, err error) {
+	defer c.conn.named("read console of", &err)
+	services, err := c.LogServices(ctx)
+	if err != nil {
+		return Console{}, err
+	}
+	for _, s := range services {
+		if !hostLog.MatchString(s) {
+			continue
+		}
+		list, _, err := c.LogEntries(ctx, s, nil)
+		if err != nil {
+			return Console{}, err
+		}
+		out := &tail{}
+		for _, e := range list {
+			_, _ = out.Write([]byte(e.Message + "\n")) // never fails
+		}
+		return Console{Text: out.text(), Via: "log"}, nil
+	}
+	h, err := c.find(ctx)
+	if err != nil {
+		return Console{}, err
+	}
+	for _, uri := range h.managers {
+		m, err := c.conn.get(ctx, uri)
+		if err == nil {
+			m, err = c.conn.get(ctx, m.link("NetworkProtocol"))
+		}
+		if err := lenient(uri, err); err != nil {
+			return Console{}, err
+		}
+		if on, _ := m.at("IPMI", "ProtocolEnabled").(bool); !on {
+			continue
+		}
+		c.conn.mu.Lock()
+		credential := c.conn.credential
+		c.conn.mu.Unlock()
+		address := c.conn.base.Hostname()
+		if p, ok := m.num("IPMI", "Port"); ok && p > 0 {
+			address = net.JoinHostPort(address, strconv.Itoa(int(p)))
+		}
+		over, err := c.conn.pool.IPMI(Endpoint{Address: address, Protocol: IPMI, Credential: credential})
+		if err != nil {
+			return Console{}, err
+		}
+		return over.Console(ctx, d)
+	}
+	return Console{}, &Error{Kind: ErrUnsupported, Address: c.conn.address, Detail: "it keeps no log of the console and has IPMI switched off",
+		Hint: "switch IPMI over LAN on at the BMC, or read its console by SSH"}
+}
+
+// tail keeps the last consoleBytes of what is written. Safe for concurrent use.
+type tail struct {
+	mu sync.Mutex
+	b  []byte
+}
+
+func (t *tail) Write(p []byte) (int, error) {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	if t.b = append(t.b, p...); len(t.b) > consoleBytes {
+		t.b = append(t.b[:0:0], t.b[len(t.b)-consoleBytes:]...)
+	}
+	return len(p), nil
+}
+
+func (t *tail) text() string {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	return strings.ToValidUTF8(string(t.b), "\uFFFD")
+}
