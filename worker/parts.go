@@ -2,10 +2,12 @@ package worker
 
 import (
 	"context"
+	"crypto/x509"
 	"errors"
 	"fmt"
 	"net"
 	"net/http"
+	"os"
 	"time"
 
 	sdkworker "go.temporal.io/sdk/worker"
@@ -13,6 +15,7 @@ import (
 	"gpupool/activities/bmc"
 	"gpupool/activities/bmc/credential"
 	"gpupool/activities/bmc/record"
+	"gpupool/activities/bmc/watch"
 	"gpupool/activities/install"
 	"gpupool/activities/install/bootstore"
 	"gpupool/activities/meter"
@@ -26,16 +29,45 @@ import (
 	"gpupool/workflows"
 )
 
-// site runs what needs a site's BMC network.
-func (p *Process) site(name string, pool *bmc.Pool) error {
+// bmcs is the one way of this process to BMCs. It logs out of all when the process stops.
+func (p *Process) bmcs() (*bmc.Pool, error) {
+	c := bmc.Config{Shared: record.NewShared(p.Store, p.ring), Log: p.log.With("part", "bmc")}
+	if file := p.Config.BMC.CA; file != "" {
+		pem, err := os.ReadFile(file)
+		if err != nil {
+			return nil, fmt.Errorf("bmc.ca: %w", err)
+		}
+		if c.CA = x509.NewCertPool(); !c.CA.AppendCertsFromPEM(pem) {
+			return nil, fmt.Errorf("bmc.ca: %s holds no certificate; must be PEM", file)
+		}
+	}
+	pool := bmc.NewPool(c)
+	p.onStop(func() {
+		ctx, cancel := context.WithTimeout(context.Background(), stopWithin)
+		defer cancel()
+		if err := pool.Close(ctx); err != nil {
+			p.log.Warn("logging out of BMCs", "error", err)
+		}
+	})
+	return pool, nil
+}
+
+// site runs what needs a site's BMC network, and offers to watch its servers and to keep their credentials.
+func (p *Process) site(ctx context.Context, name string, pool *bmc.Pool) error {
 	w := sdkworker.New(p.Client, workflows.SiteQueue(name), sdkworker.Options{DisableWorkflowWorker: true, MaxConcurrentActivityExecutionSize: 256, WorkerStopTimeout: stopWithin})
 	logins := credential.NewStore(record.Rows{Store: p.Store}, p.ring)
 	bmc.Register(w, &bmc.Activities{Store: p.Store, Pool: pool, Credential: logins.For, Renew: logins.Rotate})
+	credential.Register(w, &credential.Activities{Store: p.Store, Logins: logins, Pool: pool, After: p.Config.BMC.RotateAfter})
+	watch.Register(w, &watch.Activities{Store: p.Store, Pool: pool, Credential: logins.For,
+		Config: watch.Config{Interval: p.Config.BMC.WatchInterval, Events: !p.Config.BMC.PollOnly, Log: p.log.With("part", "watch", "site", name)}})
 	if err := w.Start(); err != nil {
 		return fmt.Errorf("starting the worker of site %s: %w", name, err)
 	}
 	p.onStop(w.Stop)
-	return nil
+	if err := p.host(ctx, "watch/"+name, workflows.WatchBMCs, name); err != nil {
+		return err
+	}
+	return p.host(ctx, "credentials/"+name, workflows.KeepCredentials, name)
 }
 
 // listen opens the API's address; serve answers on it. They are apart so that its port is known to the boot service.

@@ -21,7 +21,6 @@ import (
 
 	"gpupool/activities/allocator"
 	"gpupool/activities/bmc"
-	"gpupool/activities/bmc/record"
 	"gpupool/activities/deliver"
 	"gpupool/activities/health"
 	"gpupool/activities/install"
@@ -137,13 +136,15 @@ func (p *Process) core(ctx context.Context) error {
 		// A workflow whose code changed under it waits for a person; its record is not lost.
 		WorkflowPanicPolicy: sdkworker.BlockWorkflow,
 	})
-	for _, wf := range []any{workflows.RunJob, workflows.OnboardServer, workflows.RepairServer, workflows.Allocator, workflows.Cluster, workflows.Deliver, workflows.Meter} {
+	for _, wf := range []any{workflows.RunJob, workflows.OnboardServer, workflows.RepairServer, workflows.Allocator, workflows.Cluster, workflows.Deliver, workflows.Meter,
+		workflows.ActOnBMC, workflows.WatchBMCs, workflows.KeepCredentials} {
 		w.RegisterWorkflow(wf)
 	}
 	onboard, repair, jobs := waits(p.Config.Timing)
 	install.Register(w, &install.Activities{Store: p.Store, Timing: onboard, SiteLimit: p.Config.Limits.InstallsPerSite})
 	node.Register(w, &node.Activities{Store: p.Store})
 	health.Register(w, &health.Activities{Store: p.Store, Timing: repair})
+	bmc.RegisterRecord(w, &bmc.Record{Store: p.Store})
 	w.RegisterActivity(&job.Activities{Store: p.Store})
 	w.RegisterActivity(&meter.Activities{Store: p.Store, Log: p.log.With("part", "meter")})
 	w.RegisterActivity(&deliver.Activities{Store: p.Store, Client: p.Client, Route: workflows.Routes{Job: jobs}.Route, Log: p.log.With("part", "deliver"),
@@ -152,14 +153,12 @@ func (p *Process) core(ctx context.Context) error {
 		return fmt.Errorf("starting the core worker: %w", err)
 	}
 	p.onStop(w.Stop)
-	pool := bmc.NewPool(bmc.Config{Shared: record.NewShared(p.Store, p.ring), Log: p.log.With("part", "bmc")})
-	p.onStop(func() {
-		ctx, cancel := context.WithTimeout(context.Background(), stopWithin)
-		defer cancel()
-		pool.Close(ctx)
-	})
+	pool, err := p.bmcs()
+	if err != nil {
+		return err
+	}
 	for _, site := range p.Config.Sites {
-		if err := p.site(site, pool); err != nil {
+		if err := p.site(ctx, site, pool); err != nil {
 			return err
 		}
 	}

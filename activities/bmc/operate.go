@@ -196,7 +196,8 @@ func pack(dir string) ([]byte, error) {
 		_, err = t.Write(body)
 		return err
 	})
-	return b.Bytes(), errors.Join(err, t.Close(), z.Close())
+	err = errors.Join(err, t.Close(), z.Close()) // what is buffered is written by closing
+	return b.Bytes(), err
 }
 
 func orNumber(n, def int) int {

@@ -29,7 +29,7 @@ func (s *Store) AskBMC(ctx context.Context, server string, verb schema.BMCVerb, 
 		if err := tx.mayOperate(v, verb, args); err != nil {
 			return err
 		}
-		a = schema.BMCAct{ID: NewID("bmc", tx.now), Server: v.ID, Verb: verb, Args: args, By: by, Reason: reason, AskedAt: tx.now}
+		a = schema.BMCAct{ID: NewID("bmc", tx.now), Server: v.ID, Verb: verb, Args: args, By: by, Reason: reason, AskedAt: tx.now, Result: json.RawMessage("null")}
 		tx.Emit(schema.Event{Kind: schema.EventBMCAsked, Subject: a.ID, Server: v.ID, By: by}, map[string]any{"verb": verb, "args": args, "reason": reason, "site": v.Site})
 		return tx.db.Create(&a).Error
 	})

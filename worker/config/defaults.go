@@ -56,6 +56,7 @@ func (c *Config) fill(environ []string) (err error) {
 		c.Secrets.KeyFile = cmp.Or(c.Secrets.KeyFile, filepath.Join(c.DataDir, "secrets.keys"))
 	}
 
+	c.BMC.fill()
 	c.Timing.fill()
 	c.Limits.InstallsPerSite = cmp.Or(c.Limits.InstallsPerSite, 64)
 

@@ -35,6 +35,7 @@ func (c *Config) Validate() error {
 	c.API.validate(v)
 	v.that(c.Database.Driver != Postgres || c.Secrets.KeyFile != "" || !c.UsesSecrets(), "secrets.key_file", c.Secrets.KeyFile,
 		"set with database.driver postgres, since every process of the pool needs the same key; make one with 'gpupool keys secrets'")
+	c.BMC.validate(v)
 	c.Timing.validate(v)
 	validateClusters(c.Clusters, v)
 	v.that(c.Limits.InstallsPerSite >= 1 && c.Limits.InstallsPerSite <= 10_000, "limits.installs_per_site", c.Limits.InstallsPerSite, "1 to 10000")

@@ -46,8 +46,9 @@ func TestWhatIsNewsAndWhatIsNot(t *testing.T) {
 			{Snapshot{Vitals: on, Identity: id(true, absent)}, ""}, {Snapshot{Vitals: on, Identity: id(true, absent)}, "absent SXM1 A"}, {Snapshot{Vitals: on, Identity: id(true, absent)}, ""},
 			{Snapshot{Vitals: on, Identity: id(true, good)}, ""}, {Snapshot{Vitals: on, Identity: id(true, absent)}, ""},
 		},
-		"absent while the baseboard starts, the power is off, or the bmc is silent is unknown": {
-			{Snapshot{Vitals: on, Identity: id(false, absent)}, ""}, {Snapshot{Vitals: on, Identity: id(false, absent)}, ""}, {Snapshot{Vitals: on, Identity: id(false, absent)}, ""},
+		"absent while the baseboard starts, the power is off, or the bmc is silent is unknown; that it does not come up is told once": {
+			{Snapshot{Vitals: on, Identity: id(false, absent)}, ""}, {Snapshot{Vitals: on, Identity: id(false, absent)}, ""}, {Snapshot{Vitals: on, Identity: id(false, absent)}, "baseboard-starting  "},
+			{Snapshot{Vitals: on, Identity: id(false, absent)}, ""},
 			{Snapshot{Vitals: bmc.Vitals{Power: bmc.PowerOff}, Identity: id(true, absent)}, ""}, {Snapshot{Err: bmc.ErrUnreachable}, ""}, {Snapshot{Vitals: on, Identity: id(true, absent)}, ""},
 		},
 		"a leak is told once, and again when it comes back": {

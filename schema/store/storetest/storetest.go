@@ -78,6 +78,12 @@ func Available(t testing.TB, s *store.Store, n int, model string, accelerators i
 // AvailableAs is Available for a server that the test describes.
 func AvailableAs(t testing.TB, s *store.Store, as store.NewServer) schema.Server {
 	t.Helper()
+	return AvailableWith(t, s, Ring(t), as)
+}
+
+// AvailableWith is AvailableAs with its BMC password sealed by ring.
+func AvailableWith(t testing.TB, s *store.Store, ring *secret.Ring, as store.NewServer) schema.Server {
+	t.Helper()
 	ctx := context.Background()
 	must := func(err error) {
 		t.Helper()
@@ -85,7 +91,7 @@ func AvailableAs(t testing.TB, s *store.Store, as store.NewServer) schema.Server
 			t.Fatal(err)
 		}
 	}
-	in, err := s.EnrollServers(ctx, "test", Ring(t), []store.NewServer{as})
+	in, err := s.EnrollServers(ctx, "test", ring, []store.NewServer{as})
 	must(err)
 	v, err := s.BeginOnboarding(ctx, in[0].ID, "test")
 	must(err)

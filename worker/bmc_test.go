@@ -1,0 +1,170 @@
+package worker_test
+
+import (
+	"encoding/json"
+	"fmt"
+	"log/slog"
+	"strings"
+	"testing"
+	"time"
+
+	"gpupool/deploy/lab/bmc"
+	"gpupool/schema"
+	"gpupool/schema/agentproto"
+	"gpupool/schema/secret"
+	"gpupool/schema/store"
+	"gpupool/schema/store/storetest"
+	"gpupool/worker"
+	"gpupool/worker/config"
+)
+
+// eventually waits for a condition of the record.
+func eventually(t testing.TB, s *store.Store, what string, ok func() (bool, error)) {
+	t.Helper()
+	w := s.Watch(store.TopicAll)
+	defer w.Close()
+	deadline := time.After(60 * time.Second)
+	for {
+		done, err := ok()
+		if err != nil {
+			t.Fatal(err)
+		}
+		if done {
+			return
+		}
+		select {
+		case <-w.C:
+		case <-time.After(50 * time.Millisecond):
+		case <-deadline:
+			t.Fatalf("not within a minute: %s", what)
+		}
+	}
+}
+
+// What a person asks of a BMC goes through the record, a workflow and the site's worker; what the watch sees comes back as
+// faults.
+func TestBMCsAreOperatedAndWatchedByTheWholeProcess(t *testing.T) {
+	t.Parallel()
+	profile, err := bmc.ByName(bmc.DGXH100)
+	if err != nil {
+		t.Fatal(err)
+	}
+	machine := bmc.New(profile, bmc.Hooks{}, bmc.WithIdentity(bmc.Identity{Serial: "SN-1"}))
+	if err := machine.Start(); err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() {
+		if err := machine.Close(); err != nil {
+			t.Error(err)
+		}
+	})
+	c, err := config.Load(config.Source{Set: []string{"data_dir=" + t.TempDir(), "regions=eu", "sites=hall-1", "roles=api,worker,allocator", "api.listen=127.0.0.1:0", "durability=normal", "bmc.watch_interval=1s", "bmc.rotate_after=1h"}})
+	if err != nil {
+		t.Fatal(err)
+	}
+	p, err := worker.Start(t.Context(), c, slog.New(slog.NewTextHandler(testLog{t}, &slog.HandlerOptions{Level: slog.LevelWarn})))
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(p.Stop)
+	ring, err := secret.Load(c.Secrets.KeyFile)
+	if err != nil {
+		t.Fatal(err)
+	}
+	ctx, db := t.Context(), p.Store
+	user, password := machine.Credential()
+	n := storetest.NewServer(1, h100, 8)
+	n.Site, n.Region, n.Serial, n.BMCAddress, n.BMCUsername, n.BMCPassword = "hall-1", "eu", "SN-1", machine.URL(), user, password
+	v := storetest.AvailableWith(t, db, ring, n)
+	act := func(verb schema.BMCVerb, args schema.BMCArgs) schema.BMCAct {
+		t.Helper()
+		a, err := db.AskBMC(ctx, v.ID, verb, args, "", "op")
+		if err != nil {
+			t.Fatal(err)
+		}
+		eventually(t, db, string(verb)+" ended", func() (bool, error) {
+			a, err = db.BMCAct(ctx, a.ID)
+			return a.EndedAt != 0, err
+		})
+		if a.Failure != "" {
+			t.Fatalf("%s: %s", verb, a.Failure)
+		}
+		return a
+	}
+
+	if a := act(schema.BMCIdentify, schema.BMCArgs{}); !strings.Contains(string(a.Result), `"SN-1"`) || !strings.Contains(string(a.Result), `"accelerators":"known"`) {
+		t.Fatalf("identity %s", a.Result)
+	}
+	var doctor struct {
+		Usable   bool
+		Findings []struct{ Check, State, Text string }
+	}
+	if err := json.Unmarshal(act(schema.BMCDoctor, schema.BMCArgs{}).Result, &doctor); err != nil || !doctor.Usable || len(doctor.Findings) < 12 {
+		t.Fatalf("doctor %+v, %v", doctor, err)
+	}
+	capture := act(schema.BMCCapture, schema.BMCArgs{})
+	if f, err := db.BMCFile(ctx, capture.ID); err != nil || f.Name != v.Name+"-redfish.tar.gz" || len(f.Content) < 1000 {
+		t.Fatalf("file %s, %d bytes, %v", f.Name, len(f.Content), err)
+	}
+	act(schema.BMCRotate, schema.BMCArgs{})
+	if _, now := machine.Credential(); now == password {
+		t.Fatal("the password is the old one")
+	}
+
+	// Jobs may come at any moment: nobody cuts its power.
+	if _, err := db.AskBMC(ctx, v.ID, schema.BMCPower, schema.BMCArgs{Want: "off"}, "", "op"); !schema.Is(err, schema.CodeUnsafe) {
+		t.Fatalf("power off of an available server: %v", err)
+	}
+	if _, err := db.Cordon(ctx, v.ID, "", schema.CordonOperator, "op", "a new fan"); err != nil {
+		t.Fatal(err)
+	}
+	if a := act(schema.BMCPower, schema.BMCArgs{Want: "off", Hard: true}); !strings.Contains(string(a.Result), `"now":"off"`) {
+		t.Fatalf("power %s", a.Result)
+	}
+	eventually(t, db, "the watch sees the power off", func() (bool, error) {
+		list, err := db.BMCSightings(ctx, v.ID)
+		return len(list) == 1 && list[0].Power == "off", err
+	})
+	act(schema.BMCPower, schema.BMCArgs{Want: "on"})
+
+	// The first sight is a baseline, so there has to have been one.
+	eventually(t, db, "the watch knows the server", func() (bool, error) {
+		m, err := db.BMCMemories(ctx, "hall-1")
+		return m[v.ID] != nil, err
+	})
+	if _, err := machine.AddLogEntry(machine.SystemPath()+"/LogServices/EventLog", bmc.Doc{"Message": "GPU_SXM_3 Driver Event Message '[XID 79 GPU has fallen off the bus]'", "MessageId": "ResourceEvent.1.0.ResourceErrorsDetected",
+		"MessageArgs": []any{"GPU_SXM_3 Driver Event Message", "XID 79"}, "Created": time.Now().UTC().Format(time.RFC3339), "Severity": "Critical"}); err != nil {
+		t.Fatal(err)
+	}
+	var f schema.Fault
+	eventually(t, db, "the log's XID is a judged fault", func() (bool, error) {
+		list, err := db.Faults(ctx, v.ID)
+		if len(list) > 0 {
+			f = list[0]
+		}
+		return f.Verdict != "", err
+	})
+	if f.Source != "redfish" || f.Kind != "xid" || f.Code != "79" || f.Verdict != "repair" || f.Accelerator == "" {
+		t.Fatalf("fault %+v", f)
+	}
+	// The agent tells of the same event.
+	same := agentproto.Evidence{ID: "e1", Device: fmt.Sprintf("%s-GPU3", "x"), Kind: "xid", Code: "79", Severity: schema.SeverityCritical, Text: "XID 79", At: f.At}
+	acc, err := db.Accelerators(ctx, store.AcceleratorFilter{Server: v.ID})
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, a := range acc {
+		if a.ID == f.Accelerator {
+			same.Device = a.Serial
+		}
+	}
+	if _, err := db.Heartbeat(ctx, v.ID, agentproto.Heartbeat{BootID: "b", Evidence: []agentproto.Evidence{same}}); err != nil {
+		t.Fatal(err)
+	}
+	if list, err := db.Faults(ctx, v.ID); err != nil || len(list) != 1 {
+		t.Fatalf("%d faults of one event, %v", len(list), err)
+	}
+	if n := machine.OpenSessions(); n != 1 {
+		t.Errorf("%d sessions", n)
+	}
+}
