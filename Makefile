@@ -57,9 +57,10 @@ netns: ## the boot service with other people's clients and firmware, in network 
 	@deploy/packages.sh netns
 	go test -count 1 -tags netns -timeout 20m -v $(if $(RUN),-run '$(RUN)') ./pxe/realclients
 
-bench: binary ## measure; ONLY=group for one of system, engine, pxe, ...; writes build/bench.json
+bench: binary ## measure; ONLY=group for one of system, engine, pxe, commit, ...; writes build/bench.json
 	@[ "$(ONLY)" != pxe ] || deploy/packages.sh netns
-	@build/gpupool bench $(if $(ONLY),--only $(ONLY)) --json build/bench.json
+	@[ "$(ONLY)" = commit ] || build/gpupool bench $(if $(ONLY),--only $(ONLY)) --json build/bench.json
+	@[ -n "$(filter-out commit,$(ONLY))" ] || go test -run '^$$' -bench Commit -benchtime 1x ./activities/allocator
 
 browser: ## walk through the console in a real browser (chromium); pictures in build/browser
 	go test -count 1 -tags browser -run Browser -v ./api/console

@@ -80,12 +80,20 @@ func (s *Store) CommitCycle(ctx context.Context, region string, epoch int64, c C
 				return err
 			}
 			for _, st := range c.Starts {
-				why, err := tx.start(region, epoch, st, world)
+				why, err := tx.start(region, epoch, st, &world)
 				if err != nil {
 					return err
 				}
 				if why != "" {
 					refused = append(refused, Refusal{st.Job, st.Attempt, why})
+				}
+			}
+			if len(world.attempts) > 0 {
+				if err := tx.db.CreateInBatches(world.allocations, 200).Error; err != nil {
+					return err
+				}
+				if err := tx.db.CreateInBatches(world.attempts, 200).Error; err != nil {
+					return err
 				}
 			}
 		}
@@ -128,12 +136,19 @@ type world struct {
 	free map[string]string        // accelerator -> the server it is free and good on
 	bad  map[string]string        // accelerator or server -> why it may not be used
 	runs map[string]schema.Server // server -> itself, for who runs jobs on it
+	jobs map[string]schema.Job
+
+	// What the starts have come to, written together: a statement for each would cost more than all else.
+	allocations []schema.Allocation
+	attempts    []schema.Attempt
 }
 
 func (tx *Tx) freeWorld(starts []Start) (world, error) {
-	w := world{free: map[string]string{}, bad: map[string]string{}, runs: map[string]schema.Server{}}
+	w := world{free: map[string]string{}, bad: map[string]string{}, runs: map[string]schema.Server{}, jobs: map[string]schema.Job{}}
 	servers, accs := map[string]bool{}, []string{}
+	jobs := map[string]bool{}
 	for _, st := range starts {
+		jobs[st.Job] = true
 		for _, p := range st.Places {
 			servers[p.Server] = true
 			accs = append(accs, p.Accelerators...)
@@ -189,15 +204,23 @@ func (tx *Tx) freeWorld(starts []Start) (world, error) {
 			}
 		}
 	}
+	for part := range slices.Chunk(slices.Sorted(maps.Keys(jobs)), 500) {
+		var list []schema.Job
+		if err := tx.lockAll(&list, "id IN ?", part); err != nil {
+			return w, err
+		}
+		for _, j := range list {
+			w.jobs[j.ID] = j
+		}
+	}
 	return w, nil
 }
 
-func (tx *Tx) start(region string, epoch int64, st Start, w world) (refused string, err error) {
-	j, err := tx.job(st.Job)
-	if err != nil {
-		return "", err
-	}
+func (tx *Tx) start(region string, epoch int64, st Start, w *world) (refused string, err error) {
+	j, ok := w.jobs[st.Job]
 	switch {
+	case !ok:
+		return "", schema.NotFound("job", st.Job)
 	case j.State != schema.JobQueued:
 		return fmt.Sprintf("job is %s", j.State), nil
 	case j.Attempt+1 != st.Attempt:
@@ -226,25 +249,21 @@ func (tx *Tx) start(region string, epoch int64, st Start, w world) (refused stri
 	if count != j.Nodes {
 		return fmt.Sprintf("%d servers for a job of %d", count, j.Nodes), nil
 	}
-	var rows []schema.Allocation
 	for _, p := range st.Places {
 		for _, a := range p.Accelerators {
 			w.bad[a] = "accelerator is held by another job"
-			rows = append(rows, schema.Allocation{ID: fmt.Sprintf("%s/%d/%s", st.Job, st.Attempt, a), Job: st.Job, Attempt: st.Attempt, Accelerator: a, Server: p.Server, Region: region, AllocatedAt: tx.now})
+			w.allocations = append(w.allocations, schema.Allocation{ID: fmt.Sprintf("%s/%d/%s", st.Job, st.Attempt, a), Job: st.Job, Attempt: st.Attempt, Accelerator: a, Server: p.Server, Region: region, AllocatedAt: tx.now})
 		}
 	}
-	if err := tx.db.CreateInBatches(rows, 200).Error; err != nil {
-		return "", err
-	}
-	if err := tx.db.Create(&schema.Attempt{Job: st.Job, Attempt: st.Attempt, Epoch: epoch, AllocatedAt: tx.now}).Error; err != nil {
-		return "", err
-	}
+	w.attempts = append(w.attempts, schema.Attempt{Job: st.Job, Attempt: st.Attempt, Epoch: epoch, AllocatedAt: tx.now})
 	j.Attempt = st.Attempt
 	first := w.runs[st.Places[0].Server]
 	d := Dispatching{Backend: first.Backend, Cluster: first.Cluster, Attempt: st.Attempt, Since: tx.now}
 	j.Reason = d.reason(tx.now)
 	tx.Emit(schema.Event{Kind: schema.EventJobAllocated, Subject: j.ID, Job: j.ID, Tenant: j.Tenant}, map[string]any{"attempt": st.Attempt, "epoch": epoch})
-	return "", tx.setJobState(&j, schema.JobStarting, "")
+	err = tx.setJobState(&j, schema.JobStarting, "")
+	w.jobs[j.ID] = j // told twice, it is refused
+	return "", err
 }
 
 func (tx *Tx) setReason(job string, r schema.ReasonDoc) error {

@@ -34,6 +34,18 @@ func Postgres(t testing.TB) string {
 	if u := os.Getenv(PostgresEnv); u != "" {
 		return u
 	}
+	// What a power cut would lose is not what tests are about, so nothing is flushed.
+	return postgres(t, "-c", "fsync=off", "-c", "full_page_writes=off", "-c", "synchronous_commit=off")
+}
+
+// DurablePostgres is a server started here that flushes as in production, for measuring.
+func DurablePostgres(t testing.TB) string {
+	t.Helper()
+	return postgres(t)
+}
+
+func postgres(t testing.TB, flags ...string) string {
+	t.Helper()
 	bin := postgresBin(t)
 	// Not t.TempDir: the path of a socket has at most 107 bytes.
 	dir, err := os.MkdirTemp("", "gpupool-pg-")
@@ -50,7 +62,7 @@ func Postgres(t testing.TB) string {
 	}
 	// The port is free when it is chosen and may be taken when it is bound.
 	for range 5 {
-		u, err := startPostgres(t, bin, dir, data, as)
+		u, err := startPostgres(t, bin, dir, data, as, flags)
 		if err == nil {
 			return u
 		}
@@ -60,7 +72,7 @@ func Postgres(t testing.TB) string {
 	return ""
 }
 
-func startPostgres(t testing.TB, bin, dir, data string, as *syscall.SysProcAttr) (string, error) {
+func startPostgres(t testing.TB, bin, dir, data string, as *syscall.SysProcAttr, flags []string) (string, error) {
 	l, err := net.Listen("tcp", "127.0.0.1:0")
 	if err != nil {
 		return "", err
@@ -69,9 +81,8 @@ func startPostgres(t testing.TB, bin, dir, data string, as *syscall.SysProcAttr)
 	if err := l.Close(); err != nil {
 		return "", err
 	}
-	// What a power cut would lose is not what these tests are about, so nothing is flushed.
-	cmd := exec.Command(filepath.Join(bin, "postgres"), "-D", data, "-h", "127.0.0.1", "-p", strconv.Itoa(port), "-k", dir,
-		"-c", "fsync=off", "-c", "full_page_writes=off", "-c", "synchronous_commit=off", "-c", "max_connections=200", "-c", "shared_buffers=64MB")
+	args := append([]string{"-D", data, "-h", "127.0.0.1", "-p", strconv.Itoa(port), "-k", dir, "-c", "max_connections=200", "-c", "shared_buffers=64MB"}, flags...)
+	cmd := exec.Command(filepath.Join(bin, "postgres"), args...)
 	cmd.Dir, cmd.SysProcAttr = dir, as
 	var said strings.Builder
 	cmd.Stderr = &said
