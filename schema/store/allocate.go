@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"maps"
 	"slices"
+	"strings"
 
 	"gpupool/schema"
 )
@@ -95,6 +96,9 @@ func (s *Store) CommitCycle(ctx context.Context, region string, epoch int64, c C
 				if err := tx.db.CreateInBatches(world.attempts, 200).Error; err != nil {
 					return err
 				}
+				if err := tx.saveStarted(world.started); err != nil {
+					return err
+				}
 			}
 		}
 		for _, v := range c.Victims {
@@ -141,6 +145,7 @@ type world struct {
 	// What the starts have come to, written together: a statement for each would cost more than all else.
 	allocations []schema.Allocation
 	attempts    []schema.Attempt
+	started     []schema.Job
 }
 
 func (tx *Tx) freeWorld(starts []Start) (world, error) {
@@ -261,9 +266,30 @@ func (tx *Tx) start(region string, epoch int64, st Start, w *world) (refused str
 	d := Dispatching{Backend: first.Backend, Cluster: first.Cluster, Attempt: st.Attempt, Since: tx.now}
 	j.Reason = d.reason(tx.now)
 	tx.Emit(schema.Event{Kind: schema.EventJobAllocated, Subject: j.ID, Job: j.ID, Tenant: j.Tenant}, map[string]any{"attempt": st.Attempt, "epoch": epoch})
-	err = tx.setJobState(&j, schema.JobStarting, "")
+	err = tx.turnJob(&j, schema.JobStarting, "")
 	w.jobs[j.ID] = j // told twice, it is refused
+	w.started = append(w.started, j)
 	return "", err
+}
+
+// saveStarted writes what a start changes of its job.
+func (tx *Tx) saveStarted(jobs []schema.Job) error {
+	for part := range slices.Chunk(jobs, 200) {
+		rows := strings.Repeat(", (CAST(? AS TEXT), CAST(? AS INTEGER), CAST(? AS TEXT))", len(part))[2:]
+		args := []any{schema.JobStarting}
+		for _, j := range part {
+			args = append(args, j.ID, j.Attempt, j.Reason)
+		}
+		// Both databases call the columns of VALUES column1, column2 and so on.
+		n, err := tx.exec("UPDATE jobs SET state = ?, cause = '', attempt = v.column2, reason = v.column3, version = version + 1 FROM (VALUES "+rows+") AS v WHERE jobs.id = v.column1", args...)
+		if err != nil {
+			return err
+		}
+		if n != int64(len(part)) {
+			return fmt.Errorf("%d of %d jobs that start are in the record", n, len(part))
+		}
+	}
+	return nil
 }
 
 func (tx *Tx) setReason(job string, r schema.ReasonDoc) error {

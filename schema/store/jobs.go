@@ -392,6 +392,14 @@ func (tx *Tx) saveJob(j *schema.Job) error {
 }
 
 func (tx *Tx) setJobState(j *schema.Job, to schema.JobState, cause string) error {
+	if err := tx.turnJob(j, to, cause); err != nil {
+		return err
+	}
+	return tx.saveJob(j)
+}
+
+// turnJob is setJobState that leaves the writing of the job to the caller.
+func (tx *Tx) turnJob(j *schema.Job, to schema.JobState, cause string) error {
 	if err := schema.JobStates.Check("job "+j.ID, j.State, to); err != nil {
 		return err
 	}
@@ -400,7 +408,7 @@ func (tx *Tx) setJobState(j *schema.Job, to schema.JobState, cause string) error
 	if to.Ended() {
 		j.EndedAt, j.Reason = tx.now, ""
 	}
-	return tx.saveJob(j)
+	return nil
 }
 
 // saveAttempt writes the columns that change in an attempt's life.
