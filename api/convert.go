@@ -92,7 +92,7 @@ func toOverview(o store.Overview) contract.Overview {
 }
 
 func toUsageRow(r store.UsageRow) contract.UsageRow {
-	return contract.UsageRow{Keys: r.Keys, GpuSeconds: seconds(r.Charged()), GpuMs: r.Charged(), LaunchGpuMs: r.Launch, RunningGpuMs: r.Run, DrainGpuMs: r.Drain, CreditGpuMs: r.Credit, Intervals: int(r.Rows)}
+	return contract.UsageRow{Keys: r.Keys, GpuSeconds: seconds(r.Charged()), GpuMs: r.Charged(), UsedGpuMs: r.Used(), AdjustmentGpuMs: r.Adjust, CostMicros: r.Cost, Currency: opt(r.Currency), LaunchGpuMs: r.Launch, RunningGpuMs: r.Run, DrainGpuMs: r.Drain, CreditGpuMs: r.Credit, Intervals: int(r.Rows)}
 }
 
 // seconds of milliseconds. JSON writes the shortest number that reads the same, so three decimals stay three.
@@ -105,4 +105,13 @@ func val[A any](p *A) A {
 		return zero
 	}
 	return *p
+}
+
+// opt is a pointer to v, or nil where v is the zero value: how the contract says "absent".
+func opt[A comparable](v A) *A {
+	var zero A
+	if v == zero {
+		return nil
+	}
+	return &v
 }

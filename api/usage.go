@@ -23,7 +23,17 @@ func (s *Server) GetUsage(c *gin.Context, p contract.GetUsageParams) {
 		s.fail(c, err)
 		return
 	}
-	q := store.UsageQuery{Tenant: t, Project: pr, To: s.c.Store.Now() + 1, By: []string{}, Live: val(p.Live)}
+	zone, err := s.zone(c, p.Zone)
+	if err != nil {
+		s.fail(c, err)
+		return
+	}
+	now, err := s.c.Store.Metered(c.Request.Context())
+	if err != nil {
+		s.fail(c, err)
+		return
+	}
+	q := store.UsageQuery{Tenant: t, Project: pr, To: now + 1, By: []string{}, Live: val(p.Live), Every: usage.Every(val(p.Every)), Zone: zone}
 	if p.From != nil {
 		q.From = schema.At(*p.From)
 	}
@@ -33,10 +43,17 @@ func (s *Server) GetUsage(c *gin.Context, p contract.GetUsageParams) {
 	if p.By != nil {
 		q.By = *p.By
 	}
+	if q.Every != usage.EveryNone && p.From == nil {
+		s.fail(c, schema.Invalid("from", "", "a moment: a report in periods has a begin"))
+		return
+	}
 	rows, err := s.c.Store.Usage(c.Request.Context(), q)
 	if err != nil {
 		s.fail(c, err)
 		return
+	}
+	if q.Every != usage.EveryNone {
+		q.By = append([]string{"period"}, q.By...)
 	}
 	if c.NegotiateFormat("application/json", "text/csv") == "text/csv" {
 		b, err := usageCSV(q.By, rows)
@@ -44,11 +61,10 @@ func (s *Server) GetUsage(c *gin.Context, p contract.GetUsageParams) {
 			s.fail(c, err)
 			return
 		}
-		c.Header("Content-Disposition", `attachment; filename="usage.csv"`)
-		c.Data(http.StatusOK, "text/csv; charset=utf-8", b)
+		attachment(c, "usage.csv", b)
 		return
 	}
-	out := contract.Usage{From: q.From, To: q.To, By: q.By, Items: each(rows, toUsageRow)}
+	out := contract.Usage{From: q.From, To: q.To, Zone: zone.String(), By: q.By, Items: each(rows, toUsageRow)}
 	for _, r := range rows {
 		out.TotalGpuMs += r.Charged()
 	}
@@ -56,11 +72,17 @@ func (s *Server) GetUsage(c *gin.Context, p contract.GetUsageParams) {
 	s.reply(c, http.StatusOK, out)
 }
 
+// attachment answers with a CSV file.
+func attachment(c *gin.Context, name string, b []byte) {
+	c.Header("Content-Disposition", `attachment; filename="`+name+`"`)
+	c.Data(http.StatusOK, "text/csv; charset=utf-8", b)
+}
+
 // usageCSV has one column a key and then the sums in GPU-milliseconds, and in GPU-hours for people.
 func usageCSV(by []string, rows []store.UsageRow) ([]byte, error) {
 	var b bytes.Buffer
 	w := csv.NewWriter(&b)
-	if err := w.Write(append(append([]string{}, by...), "gpu_ms", "launch_gpu_ms", "running_gpu_ms", "drain_gpu_ms", "credit_gpu_ms", "intervals", "gpu_hours")); err != nil {
+	if err := w.Write(append(append([]string{}, by...), "gpu_ms", "used_gpu_ms", "launch_gpu_ms", "running_gpu_ms", "drain_gpu_ms", "credit_gpu_ms", "adjustment_gpu_ms", "intervals", "gpu_hours", "cost", "currency")); err != nil {
 		return nil, err
 	}
 	for _, r := range rows {
@@ -68,10 +90,10 @@ func usageCSV(by []string, rows []store.UsageRow) ([]byte, error) {
 		for _, k := range by {
 			line = append(line, plain(r.Keys[k]))
 		}
-		for _, n := range []int64{r.Charged(), r.Launch, r.Run, r.Drain, r.Credit, r.Rows} {
+		for _, n := range []int64{r.Charged(), r.Used(), r.Launch, r.Run, r.Drain, r.Credit, r.Adjust, r.Rows} {
 			line = append(line, strconv.FormatInt(n, 10))
 		}
-		if err := w.Write(append(line, strconv.FormatFloat(float64(r.Charged())/usage.Hour, 'f', 6, 64))); err != nil {
+		if err := w.Write(append(line, strconv.FormatFloat(float64(r.Charged())/usage.Hour, 'f', 6, 64), micros(r.Cost), r.Currency)); err != nil {
 			return nil, err
 		}
 	}

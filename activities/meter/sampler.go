@@ -91,7 +91,7 @@ func (s *Sampler) Flush(ctx context.Context) {
 	p, err := s.Store.ChargePolicy(ctx)
 	for server, list := range pending {
 		if err == nil {
-			err = s.Store.AddUtilization(ctx, server, list, p.IdleBelow)
+			err = s.Store.AddUtilization(ctx, server, list, float64(p.IdleBelow)/100)
 		}
 		if err != nil && ctx.Err() == nil && s.Log != nil {
 			s.Log.WarnContext(ctx, "utilization was not kept: that time counts as unknown", "server", server, "err", err)

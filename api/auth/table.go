@@ -77,6 +77,16 @@ var Table = []Rule{
 	{"POST", "/v1/jobs/:job/actions/time-limit", workers},
 
 	{"GET", "/v1/usage", Operator | Viewer | tenants},
+	{"GET", "/v1/usage/live", Operator | Viewer | tenants},
+	{"GET", "/v1/usage/statement", Operator | Viewer | tenants},
+	{"GET", "/v1/usage/focus", Operator | Viewer | tenants},
+	{"GET", "/v1/usage/trace", Operator | Viewer},
+	{"GET", "/v1/usage/audit", Operator | Viewer},
+	{"GET", "/v1/usage/findings", staff},
+	{"POST", "/v1/usage/adjustments", Operator},
+	{"GET", "/v1/capacity", Operator | Viewer},
+	{"GET", "/v1/report", Operator | Viewer | tenants},
+	{"GET", "/v1/forecast", Operator | Viewer},
 	{"GET", "/v1/events", staff | tenants},
 
 	{"GET", "/v1/specs", people},
@@ -92,6 +102,14 @@ var Table = []Rule{
 	{"GET", "/v1/quotas", Operator | Viewer | tenants},
 	{"PUT", "/v1/quotas", Operator},
 	{"DELETE", "/v1/quotas", Operator},
+
+	{"GET", "/v1/budgets", Operator | Viewer | tenants},
+	{"PUT", "/v1/budgets", Operator},
+	{"DELETE", "/v1/budgets/:budget", Operator},
+	{"GET", "/v1/prices", Operator | Viewer | tenants},
+	{"PUT", "/v1/prices", Operator},
+	{"GET", "/v1/charging", Operator | Viewer | tenants},
+	{"PUT", "/v1/charging", Operator},
 
 	{"GET", "/v1/tokens", Operator | TenantAdmin},
 	{"POST", "/v1/tokens", Operator | TenantAdmin},

@@ -8,6 +8,7 @@ import (
 	"time"
 
 	"gpupool/schema"
+	"gpupool/schema/usage"
 )
 
 // Accelerator defines model for Accelerator.
@@ -69,12 +70,121 @@ type AttemptList struct {
 	Items []Attempt `json:"items"`
 }
 
+// Audit defines model for Audit.
+type Audit struct {
+	// Accelerators Installed at some moment of the period
+	Accelerators int     `json:"accelerators"`
+	Balance      Balance `json:"balance"`
+
+	// EventsGpuMs By the events alone; equals ledger + live
+	EventsGpuMs int64 `json:"events_gpu_ms"`
+
+	// Findings Empty where the books balance
+	Findings []Finding `json:"findings"`
+
+	// From RFC 3339 in UTC; null = not yet, or never
+	From Moment `json:"from"`
+
+	// Intervals Held at some moment of the period
+	Intervals   int   `json:"intervals"`
+	LedgerGpuMs int64 `json:"ledger_gpu_ms"`
+	LiveGpuMs   int64 `json:"live_gpu_ms"`
+
+	// To RFC 3339 in UTC; null = not yet, or never
+	To Moment `json:"to"`
+}
+
+// Balance defines model for Balance.
+type Balance = usage.Balance
+
+// Budget defines model for Budget.
+type Budget struct {
+	// CommittedGpuMs What runs: until its time limit, or until now where it has none
+	CommittedGpuMs int64  `json:"committed_gpu_ms"`
+	GpuMs          int64  `json:"gpu_ms"`
+	Id             string `json:"id"`
+	Model          string `json:"model"`
+
+	// MonthFrom RFC 3339 in UTC; null = not yet, or never
+	MonthFrom Moment `json:"month_from"`
+
+	// MonthTo RFC 3339 in UTC; null = not yet, or never
+	MonthTo        Moment `json:"month_to"`
+	Project        string `json:"project"`
+	RemainingGpuMs int64  `json:"remaining_gpu_ms"`
+
+	// SpentGpuMs Charged this month for what has ended
+	SpentGpuMs int64  `json:"spent_gpu_ms"`
+	Tenant     string `json:"tenant"`
+	Warn       []int  `json:"warn"`
+	Zone       string `json:"zone"`
+}
+
+// BudgetList defines model for BudgetList.
+type BudgetList struct {
+	Items []Budget `json:"items"`
+}
+
+// CapacityList defines model for CapacityList.
+type CapacityList struct {
+	Items []CapacityRow `json:"items"`
+}
+
+// CapacityRow defines model for CapacityRow.
+type CapacityRow struct {
+	Capacity Balance `json:"capacity"`
+	Model    string  `json:"model"`
+	Period   string  `json:"period"`
+	Region   string  `json:"region"`
+}
+
+// Charging defines model for Charging.
+type Charging = usage.Policy
+
 // Cordon defines model for Cordon.
 type Cordon = schema.Cordon
 
 // CordonList defines model for CordonList.
 type CordonList struct {
 	Items []Cordon `json:"items"`
+}
+
+// Counts defines model for Counts.
+type Counts struct {
+	AllocatedGpuMs int64    `json:"allocated_gpu_ms"`
+	AllocatedShare *float64 `json:"allocated_share,omitempty"`
+
+	// AvailableGpuMs Allocated, idle or reserved, of the models and regions that the key stands for
+	AvailableGpuMs int64 `json:"available_gpu_ms"`
+
+	// GpuSuccess The accelerator time of completed attempts among ended ones
+	GpuSuccess *float64 `json:"gpu_success,omitempty"`
+
+	// IdleGpuMs Of the known time
+	IdleGpuMs int64    `json:"idle_gpu_ms"`
+	IdleRate  *float64 `json:"idle_rate,omitempty"`
+
+	// JobSuccess Completed among ended jobs but cancelled ones
+	JobSuccess *float64 `json:"job_success,omitempty"`
+
+	// Jobs Ended jobs by cause
+	Jobs map[string]int64 `json:"jobs"`
+	Key  string           `json:"key"`
+
+	// KnownGpuMs Allocated time of which the utilization is known
+	KnownGpuMs int64 `json:"known_gpu_ms"`
+
+	// OutcomeGpuMs Accelerator time of ended attempts by outcome
+	OutcomeGpuMs map[string]int64 `json:"outcome_gpu_ms"`
+	Period       string           `json:"period"`
+
+	// UnknownShare Of the allocated time
+	UnknownShare *float64 `json:"unknown_share,omitempty"`
+	Verdict      string   `json:"verdict"`
+	Wait         Waits    `json:"wait"`
+
+	// WaitByReason By the reason that held an attempt up longest
+	WaitByReason map[string]Waits `json:"wait_by_reason"`
 }
 
 // Document Any JSON
@@ -107,6 +217,19 @@ type Fault = schema.Fault
 // FaultList defines model for FaultList.
 type FaultList struct {
 	Items []Fault `json:"items"`
+}
+
+// Finding defines model for Finding.
+type Finding = usage.Finding
+
+// FindingList defines model for FindingList.
+type FindingList struct {
+	Items []Finding `json:"items"`
+}
+
+// ForecastList defines model for ForecastList.
+type ForecastList struct {
+	Items []Trend `json:"items"`
 }
 
 // Health defines model for Health.
@@ -191,6 +314,39 @@ type JobList struct {
 // JobState defines model for JobState.
 type JobState = schema.JobState
 
+// LedgerRow defines model for LedgerRow.
+type LedgerRow = schema.LedgerRow
+
+// LiveUsage defines model for LiveUsage.
+type LiveUsage struct {
+	Accelerators      int     `json:"accelerators"`
+	CostMicrosPerHour *int64  `json:"cost_micros_per_hour,omitempty"`
+	Currency          *string `json:"currency,omitempty"`
+
+	// GpuHoursPerHour The burn rate is the number of its accelerators
+	GpuHoursPerHour int `json:"gpu_hours_per_hour"`
+
+	// GpuMs Of this attempt until now
+	GpuMs int64 `json:"gpu_ms"`
+
+	// IdleSince RFC 3339 in UTC; null = not yet, or never
+	IdleSince Moment `json:"idle_since,omitempty"`
+	Job       string `json:"job"`
+	Name      string `json:"name"`
+	Project   string `json:"project"`
+
+	// Since RFC 3339 in UTC; null = not yet, or never
+	Since  Moment   `json:"since"`
+	Spec   string   `json:"spec"`
+	State  JobState `json:"state"`
+	Tenant string   `json:"tenant"`
+}
+
+// LiveUsageList defines model for LiveUsageList.
+type LiveUsageList struct {
+	Items []LiveUsage `json:"items"`
+}
+
 // ModelOverview Accelerators of one model: allocated + idle + cordoned + draining + repairing + unhealthy = installed
 type ModelOverview struct {
 	Allocated int `json:"allocated"`
@@ -216,6 +372,36 @@ type Moment = schema.Instant
 
 // Name A name that people choose
 type Name = string
+
+// NewAdjustment defines model for NewAdjustment.
+type NewAdjustment struct {
+	// GpuMs Signed: negative is in the tenant's favour
+	GpuMs int64 `json:"gpu_ms"`
+
+	// Job What it corrects; gives project and spec
+	Job string `json:"job,omitempty"`
+
+	// Key The same key is the same correction, booked once
+	Key     string `json:"key"`
+	Note    string `json:"note"`
+	Project string `json:"project,omitempty"`
+	Region  string `json:"region,omitempty"`
+	Spec    string `json:"spec,omitempty"`
+	Tenant  string `json:"tenant"`
+}
+
+// NewBudget defines model for NewBudget.
+type NewBudget struct {
+	// GpuMs GPU-milliseconds a calendar month
+	GpuMs   int64  `json:"gpu_ms"`
+	Model   string `json:"model,omitempty"`
+	Project string `json:"project,omitempty"`
+	Tenant  string `json:"tenant"`
+
+	// Warn Per cents at which is warned; absent = 50, 80, 100
+	Warn []int  `json:"warn,omitempty"`
+	Zone string `json:"zone,omitempty"`
+}
 
 // NewCordon defines model for NewCordon.
 type NewCordon struct {
@@ -272,6 +458,19 @@ type NewJob struct {
 	// TimeLimitMs From running to timeout; 0 or absent = none
 	TimeLimitMs int64  `json:"time_limit_ms,omitempty"`
 	WorkDir     string `json:"work_dir,omitempty"`
+}
+
+// NewPrice defines model for NewPrice.
+type NewPrice struct {
+	// Currency ISO 4217, like EUR
+	Currency string `json:"currency"`
+
+	// From A whole hour of UTC, the next one or later; absent = the next, or the beginning for a spec's first price
+	From *time.Time `json:"from,omitempty"`
+
+	// MicrosPerHour Millionths of the currency a GPU-hour
+	MicrosPerHour int64  `json:"micros_per_hour"`
+	Spec          string `json:"spec"`
 }
 
 // NewProject defines model for NewProject.
@@ -454,6 +653,14 @@ type Overview struct {
 // Phase defines model for Phase.
 type Phase = schema.Phase
 
+// Price defines model for Price.
+type Price = usage.Price
+
+// PriceList defines model for PriceList.
+type PriceList struct {
+	Items []Price `json:"items"`
+}
+
 // Problem RFC 9457 problem details
 type Problem struct {
 	Code schema.ErrorCode `json:"code"`
@@ -514,6 +721,19 @@ type RepairDone struct {
 // RepairList defines model for RepairList.
 type RepairList struct {
 	Items []Repair `json:"items"`
+}
+
+// Report defines model for Report.
+type Report struct {
+	// From RFC 3339 in UTC; null = not yet, or never
+	From Moment `json:"from"`
+
+	// IdleBelowPercent The utilization under which an accelerator counts as idle
+	IdleBelowPercent int      `json:"idle_below_percent"`
+	Items            []Counts `json:"items"`
+
+	// To RFC 3339 in UTC; null = not yet, or never
+	To Moment `json:"to"`
 }
 
 // Role defines model for Role.
@@ -634,6 +854,9 @@ type TokenSecret struct {
 	Token  Token  `json:"token"`
 }
 
+// Trend defines model for Trend.
+type Trend = usage.Trend
+
 // Uncordon defines model for Uncordon.
 type Uncordon struct {
 	// Accelerator Id, serial or slot; absent = the whole server's cordon
@@ -652,6 +875,7 @@ type Usage struct {
 	To              Moment  `json:"to"`
 	TotalGpuMs      int64   `json:"total_gpu_ms"`
 	TotalGpuSeconds float64 `json:"total_gpu_seconds"`
+	Zone            string  `json:"zone"`
 }
 
 // UsageKey defines model for UsageKey.
@@ -659,26 +883,41 @@ type UsageKey = string
 
 // UsageRow defines model for UsageRow.
 type UsageRow struct {
+	// AdjustmentGpuMs Corrections, signed, counted when they were booked
+	AdjustmentGpuMs int64 `json:"adjustment_gpu_ms"`
+
+	// CostMicros What gpu_ms costs in millionths of the currency; absent where a part has no price
+	CostMicros *int64 `json:"cost_micros,omitempty"`
+
 	// CreditGpuMs Taken back
-	CreditGpuMs int64 `json:"credit_gpu_ms"`
+	CreditGpuMs int64   `json:"credit_gpu_ms"`
+	Currency    *string `json:"currency,omitempty"`
 
 	// DrainGpuMs Asked to stop, not yet released
 	DrainGpuMs int64 `json:"drain_gpu_ms"`
 
-	// GpuMs GPU-milliseconds, launch + running + drain - credit; 3,600,000 = one GPU-hour
+	// GpuMs What is charged in GPU-milliseconds: launch + running + drain - credit + adjustment; 3,600,000 = one GPU-hour
 	GpuMs int64 `json:"gpu_ms"`
 
 	// GpuSeconds gpu_ms / 1000, exact to the millisecond
 	GpuSeconds float64 `json:"gpu_seconds"`
 
-	// Intervals Ledger rows counted
-	Intervals int               `json:"intervals"`
-	Keys      map[string]string `json:"keys"`
+	// Intervals Ledger rows that ended in the period
+	Intervals int `json:"intervals"`
+
+	// Keys With every, also the period
+	Keys map[string]string `json:"keys"`
 
 	// LaunchGpuMs Allocated, not yet running
 	LaunchGpuMs  int64 `json:"launch_gpu_ms"`
 	RunningGpuMs int64 `json:"running_gpu_ms"`
+
+	// UsedGpuMs Held, whoever pays: launch + running + drain
+	UsedGpuMs int64 `json:"used_gpu_ms"`
 }
+
+// Waits defines model for Waits.
+type Waits = usage.Waits
 
 // Why defines model for Why.
 type Why struct {
@@ -691,8 +930,17 @@ type After = string
 // AfterSeq defines model for AfterSeq.
 type AfterSeq = int64
 
+// Every defines model for Every.
+type Every = string
+
+// From defines model for From.
+type From = time.Time
+
 // Limit defines model for Limit.
 type Limit = int
+
+// MonthQuery defines model for MonthQuery.
+type MonthQuery = string
 
 // ProjectQuery defines model for ProjectQuery.
 type ProjectQuery = string
@@ -721,8 +969,14 @@ type TheSpec = string
 // TheTenant defines model for TheTenant.
 type TheTenant = string
 
+// To defines model for To.
+type To = time.Time
+
 // Wait defines model for Wait.
 type Wait = string
+
+// Zone defines model for Zone.
+type Zone = string
 
 // JobAccepted defines model for JobAccepted.
 type JobAccepted = Job
@@ -745,6 +999,26 @@ type ListAcceleratorsParams struct {
 
 	// After The `next` of the page before
 	After *After `form:"after,omitempty" json:"after,omitempty"`
+}
+
+// ListBudgetsParams defines parameters for ListBudgets.
+type ListBudgetsParams struct {
+	Tenant *TenantQuery `form:"tenant,omitempty" json:"tenant,omitempty"`
+}
+
+// GetCapacityParams defines parameters for GetCapacity.
+type GetCapacityParams struct {
+	// From RFC 3339; absent = 30 days before to
+	From *From `form:"from,omitempty" json:"from,omitempty"`
+
+	// To RFC 3339; absent = now
+	To *To `form:"to,omitempty" json:"to,omitempty"`
+
+	// Every Apart for each hour, day, week or month of the zone's calendar
+	Every *Every `form:"every,omitempty" json:"every,omitempty"`
+
+	// Zone IANA time zone of months and days; absent = the charging policy's
+	Zone *Zone `form:"zone,omitempty" json:"zone,omitempty"`
 }
 
 // ListCordonsParams defines parameters for ListCordons.
@@ -782,6 +1056,12 @@ type ListEventsParams struct {
 type ListFaultsParams struct {
 	// Server Id or name
 	Server *ServerQuery `form:"server,omitempty" json:"server,omitempty"`
+}
+
+// GetForecastParams defines parameters for GetForecast.
+type GetForecastParams struct {
+	// Days How many days of history; absent = 60
+	Days *int `form:"days,omitempty" json:"days,omitempty"`
 }
 
 // ListJobsParams defines parameters for ListJobs.
@@ -870,6 +1150,27 @@ type GetRepairParams struct {
 	Since *Since `form:"since,omitempty" json:"since,omitempty"`
 }
 
+// GetReportParams defines parameters for GetReport.
+type GetReportParams struct {
+	Tenant  *TenantQuery  `form:"tenant,omitempty" json:"tenant,omitempty"`
+	Project *ProjectQuery `form:"project,omitempty" json:"project,omitempty"`
+
+	// From RFC 3339; absent = 30 days before to
+	From *From `form:"from,omitempty" json:"from,omitempty"`
+
+	// To RFC 3339; absent = now
+	To *To `form:"to,omitempty" json:"to,omitempty"`
+
+	// Every Apart for each hour, day, week or month of the zone's calendar
+	Every *Every `form:"every,omitempty" json:"every,omitempty"`
+
+	// Zone IANA time zone of months and days; absent = the charging policy's
+	Zone *Zone `form:"zone,omitempty" json:"zone,omitempty"`
+
+	// By Apart for each of these
+	By *string `form:"by,omitempty" json:"by,omitempty"`
+}
+
 // ListServersParams defines parameters for ListServers.
 type ListServersParams struct {
 	Region *string `form:"region,omitempty" json:"region,omitempty"`
@@ -916,15 +1217,76 @@ type GetUsageParams struct {
 	// By Group by these, in this order
 	By *[]UsageKey `form:"by,omitempty" json:"by,omitempty"`
 
+	// Every Apart for each hour, day, week or month of the zone's calendar
+	Every *Every `form:"every,omitempty" json:"every,omitempty"`
+
+	// Zone IANA time zone of months and days; absent = the charging policy's
+	Zone *Zone `form:"zone,omitempty" json:"zone,omitempty"`
+
 	// Live Count what runs now
 	Live *bool `form:"live,omitempty" json:"live,omitempty"`
 }
+
+// AuditUsageParams defines parameters for AuditUsage.
+type AuditUsageParams struct {
+	// From RFC 3339; absent = 30 days before to
+	From *From `form:"from,omitempty" json:"from,omitempty"`
+
+	// To RFC 3339; absent = now
+	To *To `form:"to,omitempty" json:"to,omitempty"`
+}
+
+// GetFocusParams defines parameters for GetFocus.
+type GetFocusParams struct {
+	Tenant *TenantQuery `form:"tenant,omitempty" json:"tenant,omitempty"`
+
+	// Month Like 2026-11
+	Month MonthQuery `form:"month" json:"month"`
+
+	// Zone IANA time zone of months and days; absent = the charging policy's
+	Zone *Zone `form:"zone,omitempty" json:"zone,omitempty"`
+}
+
+// GetLiveUsageParams defines parameters for GetLiveUsage.
+type GetLiveUsageParams struct {
+	Tenant  *TenantQuery  `form:"tenant,omitempty" json:"tenant,omitempty"`
+	Project *ProjectQuery `form:"project,omitempty" json:"project,omitempty"`
+}
+
+// GetStatementParams defines parameters for GetStatement.
+type GetStatementParams struct {
+	Tenant *TenantQuery `form:"tenant,omitempty" json:"tenant,omitempty"`
+
+	// Month Like 2026-11
+	Month MonthQuery `form:"month" json:"month"`
+
+	// Zone IANA time zone of months and days; absent = the charging policy's
+	Zone *Zone `form:"zone,omitempty" json:"zone,omitempty"`
+}
+
+// GetTraceParams defines parameters for GetTrace.
+type GetTraceParams struct {
+	// From RFC 3339; absent = 30 days before to
+	From *From `form:"from,omitempty" json:"from,omitempty"`
+
+	// To RFC 3339; absent = now
+	To *To `form:"to,omitempty" json:"to,omitempty"`
+}
+
+// SetBudgetJSONRequestBody defines body for SetBudget for application/json ContentType.
+type SetBudgetJSONRequestBody = NewBudget
+
+// SetChargingJSONRequestBody defines body for SetCharging for application/json ContentType.
+type SetChargingJSONRequestBody = Charging
 
 // SubmitJobJSONRequestBody defines body for SubmitJob for application/json ContentType.
 type SubmitJobJSONRequestBody = NewJob
 
 // SetTimeLimitJSONRequestBody defines body for SetTimeLimit for application/json ContentType.
 type SetTimeLimitJSONRequestBody = TimeLimit
+
+// SetPriceJSONRequestBody defines body for SetPrice for application/json ContentType.
+type SetPriceJSONRequestBody = NewPrice
 
 // SetQuotaJSONRequestBody defines body for SetQuota for application/json ContentType.
 type SetQuotaJSONRequestBody = NewQuota
@@ -967,3 +1329,6 @@ type CreateProjectJSONRequestBody = NewProject
 
 // CreateTokenJSONRequestBody defines body for CreateToken for application/json ContentType.
 type CreateTokenJSONRequestBody = NewToken
+
+// AdjustUsageJSONRequestBody defines body for AdjustUsage for application/json ContentType.
+type AdjustUsageJSONRequestBody = NewAdjustment

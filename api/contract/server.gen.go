@@ -16,6 +16,24 @@ type ServerInterface interface {
 	// ListAccelerators List accelerators
 	// (GET /v1/accelerators)
 	ListAccelerators(c *gin.Context, params ListAcceleratorsParams)
+	// ListBudgets Budgets with what their month has spent and committed
+	// (GET /v1/budgets)
+	ListBudgets(c *gin.Context, params ListBudgetsParams)
+	// SetBudget Set the monthly GPU-hours of a tenant, or of a project, for one model or all
+	// (PUT /v1/budgets)
+	SetBudget(c *gin.Context)
+	// DeleteBudget Remove a budget
+	// (DELETE /v1/budgets/{budget})
+	DeleteBudget(c *gin.Context, budget string)
+	// GetCapacity The time of all installed accelerators by state; the states sum to what was installed
+	// (GET /v1/capacity)
+	GetCapacity(c *gin.Context, params GetCapacityParams)
+	// GetCharging What of held time is charged, when months close, what counts as idle
+	// (GET /v1/charging)
+	GetCharging(c *gin.Context)
+	// SetCharging Change what is charged of what ends from now on
+	// (PUT /v1/charging)
+	SetCharging(c *gin.Context)
 	// ListCordons Live cordons
 	// (GET /v1/cordons)
 	ListCordons(c *gin.Context, params ListCordonsParams)
@@ -25,6 +43,9 @@ type ServerInterface interface {
 	// ListFaults Faults, newest first
 	// (GET /v1/faults)
 	ListFaults(c *gin.Context, params ListFaultsParams)
+	// GetForecast When the demand of each model exceeds its capacity, by the trend of the last days
+	// (GET /v1/forecast)
+	GetForecast(c *gin.Context, params GetForecastParams)
 	// ListJobs List jobs, newest first
 	// (GET /v1/jobs)
 	ListJobs(c *gin.Context, params ListJobsParams)
@@ -58,6 +79,12 @@ type ServerInterface interface {
 	// GetOverview The pool at one look
 	// (GET /v1/overview)
 	GetOverview(c *gin.Context)
+	// ListPrices Prices of specs, of all times
+	// (GET /v1/prices)
+	ListPrices(c *gin.Context)
+	// SetPrice Price a spec's accelerator-hour from an hour of UTC on
+	// (PUT /v1/prices)
+	SetPrice(c *gin.Context)
 	// DeleteQuota Remove a quota
 	// (DELETE /v1/quotas)
 	DeleteQuota(c *gin.Context, params DeleteQuotaParams)
@@ -76,6 +103,9 @@ type ServerInterface interface {
 	// FinishRepair The technician says what was done; the hardware is then proven before it returns
 	// (POST /v1/repairs/{repair}/actions/done)
 	FinishRepair(c *gin.Context, repair TheRepair)
+	// GetReport The four counts (queue wait, allocated share, idle rate, success rate) with their verdict
+	// (GET /v1/report)
+	GetReport(c *gin.Context, params GetReportParams)
 	// ListServers List servers
 	// (GET /v1/servers)
 	ListServers(c *gin.Context, params ListServersParams)
@@ -166,6 +196,27 @@ type ServerInterface interface {
 	// GetUsage GPU time by tenant, project, spec and so on
 	// (GET /v1/usage)
 	GetUsage(c *gin.Context, params GetUsageParams)
+	// AdjustUsage Book a correction as a row of its own; nothing that is there changes
+	// (POST /v1/usage/adjustments)
+	AdjustUsage(c *gin.Context)
+	// AuditUsage Recompute a period from the events and compare it with the books
+	// (GET /v1/usage/audit)
+	AuditUsage(c *gin.Context, params AuditUsageParams)
+	// ListFindings The newest alarms of the hourly check
+	// (GET /v1/usage/findings)
+	ListFindings(c *gin.Context)
+	// GetFocus A month's charges as CSV with the columns of FOCUS 1.0, for FinOps tools
+	// (GET /v1/usage/focus)
+	GetFocus(c *gin.Context, params GetFocusParams)
+	// GetLiveUsage What runs now, what it has used and what it burns an hour
+	// (GET /v1/usage/live)
+	GetLiveUsage(c *gin.Context, params GetLiveUsageParams)
+	// GetStatement A tenant's monthly statement as a page to print or send
+	// (GET /v1/usage/statement)
+	GetStatement(c *gin.Context, params GetStatementParams)
+	// GetTrace The pool's own history as a trace for gpupool simulate
+	// (GET /v1/usage/trace)
+	GetTrace(c *gin.Context, params GetTraceParams)
 	// Whoami Who the credential is
 	// (GET /v1/whoami)
 	Whoami(c *gin.Context)
@@ -245,6 +296,148 @@ func (siw *ServerInterfaceWrapper) ListAccelerators(c *gin.Context) {
 	}
 
 	siw.Handler.ListAccelerators(c, params)
+}
+
+// ListBudgets operation middleware
+func (siw *ServerInterfaceWrapper) ListBudgets(c *gin.Context) {
+
+	var err error
+	_ = err
+
+	// Parameter object where we will unmarshal all parameters from the context
+	var params ListBudgetsParams
+
+	// ------------- Optional query parameter "tenant" -------------
+
+	err = runtime.BindQueryParameterWithOptions("form", true, false, "tenant", c.Request.URL.Query(), &params.Tenant, runtime.BindQueryParameterOptions{Type: "string", Format: ""})
+	if err != nil {
+		siw.ErrorHandler(c, fmt.Errorf("Invalid format for parameter tenant: %w", err), http.StatusBadRequest)
+		return
+	}
+
+	for _, middleware := range siw.HandlerMiddlewares {
+		middleware(c)
+		if c.IsAborted() {
+			return
+		}
+	}
+
+	siw.Handler.ListBudgets(c, params)
+}
+
+// SetBudget operation middleware
+func (siw *ServerInterfaceWrapper) SetBudget(c *gin.Context) {
+
+	for _, middleware := range siw.HandlerMiddlewares {
+		middleware(c)
+		if c.IsAborted() {
+			return
+		}
+	}
+
+	siw.Handler.SetBudget(c)
+}
+
+// DeleteBudget operation middleware
+func (siw *ServerInterfaceWrapper) DeleteBudget(c *gin.Context) {
+
+	var err error
+	_ = err
+
+	// ------------- Path parameter "budget" -------------
+	var budget string
+
+	err = runtime.BindStyledParameterWithOptions("simple", "budget", c.Param("budget"), &budget, runtime.BindStyledParameterOptions{ParamLocation: runtime.ParamLocationPath, Explode: false, Required: true, Type: "string", Format: "", ValueIsUnescaped: true})
+	if err != nil {
+		siw.ErrorHandler(c, fmt.Errorf("Invalid format for parameter budget: %w", err), http.StatusBadRequest)
+		return
+	}
+
+	for _, middleware := range siw.HandlerMiddlewares {
+		middleware(c)
+		if c.IsAborted() {
+			return
+		}
+	}
+
+	siw.Handler.DeleteBudget(c, budget)
+}
+
+// GetCapacity operation middleware
+func (siw *ServerInterfaceWrapper) GetCapacity(c *gin.Context) {
+
+	var err error
+	_ = err
+
+	// Parameter object where we will unmarshal all parameters from the context
+	var params GetCapacityParams
+
+	// ------------- Optional query parameter "from" -------------
+
+	err = runtime.BindQueryParameterWithOptions("form", true, false, "from", c.Request.URL.Query(), &params.From, runtime.BindQueryParameterOptions{Type: "string", Format: "date-time"})
+	if err != nil {
+		siw.ErrorHandler(c, fmt.Errorf("Invalid format for parameter from: %w", err), http.StatusBadRequest)
+		return
+	}
+
+	// ------------- Optional query parameter "to" -------------
+
+	err = runtime.BindQueryParameterWithOptions("form", true, false, "to", c.Request.URL.Query(), &params.To, runtime.BindQueryParameterOptions{Type: "string", Format: "date-time"})
+	if err != nil {
+		siw.ErrorHandler(c, fmt.Errorf("Invalid format for parameter to: %w", err), http.StatusBadRequest)
+		return
+	}
+
+	// ------------- Optional query parameter "every" -------------
+
+	err = runtime.BindQueryParameterWithOptions("form", true, false, "every", c.Request.URL.Query(), &params.Every, runtime.BindQueryParameterOptions{Type: "string", Format: ""})
+	if err != nil {
+		siw.ErrorHandler(c, fmt.Errorf("Invalid format for parameter every: %w", err), http.StatusBadRequest)
+		return
+	}
+
+	// ------------- Optional query parameter "zone" -------------
+
+	err = runtime.BindQueryParameterWithOptions("form", true, false, "zone", c.Request.URL.Query(), &params.Zone, runtime.BindQueryParameterOptions{Type: "string", Format: ""})
+	if err != nil {
+		siw.ErrorHandler(c, fmt.Errorf("Invalid format for parameter zone: %w", err), http.StatusBadRequest)
+		return
+	}
+
+	for _, middleware := range siw.HandlerMiddlewares {
+		middleware(c)
+		if c.IsAborted() {
+			return
+		}
+	}
+
+	siw.Handler.GetCapacity(c, params)
+}
+
+// GetCharging operation middleware
+func (siw *ServerInterfaceWrapper) GetCharging(c *gin.Context) {
+
+	for _, middleware := range siw.HandlerMiddlewares {
+		middleware(c)
+		if c.IsAborted() {
+			return
+		}
+	}
+
+	siw.Handler.GetCharging(c)
+}
+
+// SetCharging operation middleware
+func (siw *ServerInterfaceWrapper) SetCharging(c *gin.Context) {
+
+	for _, middleware := range siw.HandlerMiddlewares {
+		middleware(c)
+		if c.IsAborted() {
+			return
+		}
+	}
+
+	siw.Handler.SetCharging(c)
 }
 
 // ListCordons operation middleware
@@ -382,6 +575,33 @@ func (siw *ServerInterfaceWrapper) ListFaults(c *gin.Context) {
 	}
 
 	siw.Handler.ListFaults(c, params)
+}
+
+// GetForecast operation middleware
+func (siw *ServerInterfaceWrapper) GetForecast(c *gin.Context) {
+
+	var err error
+	_ = err
+
+	// Parameter object where we will unmarshal all parameters from the context
+	var params GetForecastParams
+
+	// ------------- Optional query parameter "days" -------------
+
+	err = runtime.BindQueryParameterWithOptions("form", true, false, "days", c.Request.URL.Query(), &params.Days, runtime.BindQueryParameterOptions{Type: "integer", Format: ""})
+	if err != nil {
+		siw.ErrorHandler(c, fmt.Errorf("Invalid format for parameter days: %w", err), http.StatusBadRequest)
+		return
+	}
+
+	for _, middleware := range siw.HandlerMiddlewares {
+		middleware(c)
+		if c.IsAborted() {
+			return
+		}
+	}
+
+	siw.Handler.GetForecast(c, params)
 }
 
 // ListJobs operation middleware
@@ -785,6 +1005,32 @@ func (siw *ServerInterfaceWrapper) GetOverview(c *gin.Context) {
 	siw.Handler.GetOverview(c)
 }
 
+// ListPrices operation middleware
+func (siw *ServerInterfaceWrapper) ListPrices(c *gin.Context) {
+
+	for _, middleware := range siw.HandlerMiddlewares {
+		middleware(c)
+		if c.IsAborted() {
+			return
+		}
+	}
+
+	siw.Handler.ListPrices(c)
+}
+
+// SetPrice operation middleware
+func (siw *ServerInterfaceWrapper) SetPrice(c *gin.Context) {
+
+	for _, middleware := range siw.HandlerMiddlewares {
+		middleware(c)
+		if c.IsAborted() {
+			return
+		}
+	}
+
+	siw.Handler.SetPrice(c)
+}
+
 // DeleteQuota operation middleware
 func (siw *ServerInterfaceWrapper) DeleteQuota(c *gin.Context) {
 
@@ -970,6 +1216,81 @@ func (siw *ServerInterfaceWrapper) FinishRepair(c *gin.Context) {
 	}
 
 	siw.Handler.FinishRepair(c, repair)
+}
+
+// GetReport operation middleware
+func (siw *ServerInterfaceWrapper) GetReport(c *gin.Context) {
+
+	var err error
+	_ = err
+
+	// Parameter object where we will unmarshal all parameters from the context
+	var params GetReportParams
+
+	// ------------- Optional query parameter "tenant" -------------
+
+	err = runtime.BindQueryParameterWithOptions("form", true, false, "tenant", c.Request.URL.Query(), &params.Tenant, runtime.BindQueryParameterOptions{Type: "string", Format: ""})
+	if err != nil {
+		siw.ErrorHandler(c, fmt.Errorf("Invalid format for parameter tenant: %w", err), http.StatusBadRequest)
+		return
+	}
+
+	// ------------- Optional query parameter "project" -------------
+
+	err = runtime.BindQueryParameterWithOptions("form", true, false, "project", c.Request.URL.Query(), &params.Project, runtime.BindQueryParameterOptions{Type: "string", Format: ""})
+	if err != nil {
+		siw.ErrorHandler(c, fmt.Errorf("Invalid format for parameter project: %w", err), http.StatusBadRequest)
+		return
+	}
+
+	// ------------- Optional query parameter "from" -------------
+
+	err = runtime.BindQueryParameterWithOptions("form", true, false, "from", c.Request.URL.Query(), &params.From, runtime.BindQueryParameterOptions{Type: "string", Format: "date-time"})
+	if err != nil {
+		siw.ErrorHandler(c, fmt.Errorf("Invalid format for parameter from: %w", err), http.StatusBadRequest)
+		return
+	}
+
+	// ------------- Optional query parameter "to" -------------
+
+	err = runtime.BindQueryParameterWithOptions("form", true, false, "to", c.Request.URL.Query(), &params.To, runtime.BindQueryParameterOptions{Type: "string", Format: "date-time"})
+	if err != nil {
+		siw.ErrorHandler(c, fmt.Errorf("Invalid format for parameter to: %w", err), http.StatusBadRequest)
+		return
+	}
+
+	// ------------- Optional query parameter "every" -------------
+
+	err = runtime.BindQueryParameterWithOptions("form", true, false, "every", c.Request.URL.Query(), &params.Every, runtime.BindQueryParameterOptions{Type: "string", Format: ""})
+	if err != nil {
+		siw.ErrorHandler(c, fmt.Errorf("Invalid format for parameter every: %w", err), http.StatusBadRequest)
+		return
+	}
+
+	// ------------- Optional query parameter "zone" -------------
+
+	err = runtime.BindQueryParameterWithOptions("form", true, false, "zone", c.Request.URL.Query(), &params.Zone, runtime.BindQueryParameterOptions{Type: "string", Format: ""})
+	if err != nil {
+		siw.ErrorHandler(c, fmt.Errorf("Invalid format for parameter zone: %w", err), http.StatusBadRequest)
+		return
+	}
+
+	// ------------- Optional query parameter "by" -------------
+
+	err = runtime.BindQueryParameterWithOptions("form", true, false, "by", c.Request.URL.Query(), &params.By, runtime.BindQueryParameterOptions{Type: "string", Format: ""})
+	if err != nil {
+		siw.ErrorHandler(c, fmt.Errorf("Invalid format for parameter by: %w", err), http.StatusBadRequest)
+		return
+	}
+
+	for _, middleware := range siw.HandlerMiddlewares {
+		middleware(c)
+		if c.IsAborted() {
+			return
+		}
+	}
+
+	siw.Handler.GetReport(c, params)
 }
 
 // ListServers operation middleware
@@ -1730,6 +2051,22 @@ func (siw *ServerInterfaceWrapper) GetUsage(c *gin.Context) {
 		return
 	}
 
+	// ------------- Optional query parameter "every" -------------
+
+	err = runtime.BindQueryParameterWithOptions("form", true, false, "every", c.Request.URL.Query(), &params.Every, runtime.BindQueryParameterOptions{Type: "string", Format: ""})
+	if err != nil {
+		siw.ErrorHandler(c, fmt.Errorf("Invalid format for parameter every: %w", err), http.StatusBadRequest)
+		return
+	}
+
+	// ------------- Optional query parameter "zone" -------------
+
+	err = runtime.BindQueryParameterWithOptions("form", true, false, "zone", c.Request.URL.Query(), &params.Zone, runtime.BindQueryParameterOptions{Type: "string", Format: ""})
+	if err != nil {
+		siw.ErrorHandler(c, fmt.Errorf("Invalid format for parameter zone: %w", err), http.StatusBadRequest)
+		return
+	}
+
 	// ------------- Optional query parameter "live" -------------
 
 	err = runtime.BindQueryParameterWithOptions("form", true, false, "live", c.Request.URL.Query(), &params.Live, runtime.BindQueryParameterOptions{Type: "boolean", Format: ""})
@@ -1746,6 +2083,223 @@ func (siw *ServerInterfaceWrapper) GetUsage(c *gin.Context) {
 	}
 
 	siw.Handler.GetUsage(c, params)
+}
+
+// AdjustUsage operation middleware
+func (siw *ServerInterfaceWrapper) AdjustUsage(c *gin.Context) {
+
+	for _, middleware := range siw.HandlerMiddlewares {
+		middleware(c)
+		if c.IsAborted() {
+			return
+		}
+	}
+
+	siw.Handler.AdjustUsage(c)
+}
+
+// AuditUsage operation middleware
+func (siw *ServerInterfaceWrapper) AuditUsage(c *gin.Context) {
+
+	var err error
+	_ = err
+
+	// Parameter object where we will unmarshal all parameters from the context
+	var params AuditUsageParams
+
+	// ------------- Optional query parameter "from" -------------
+
+	err = runtime.BindQueryParameterWithOptions("form", true, false, "from", c.Request.URL.Query(), &params.From, runtime.BindQueryParameterOptions{Type: "string", Format: "date-time"})
+	if err != nil {
+		siw.ErrorHandler(c, fmt.Errorf("Invalid format for parameter from: %w", err), http.StatusBadRequest)
+		return
+	}
+
+	// ------------- Optional query parameter "to" -------------
+
+	err = runtime.BindQueryParameterWithOptions("form", true, false, "to", c.Request.URL.Query(), &params.To, runtime.BindQueryParameterOptions{Type: "string", Format: "date-time"})
+	if err != nil {
+		siw.ErrorHandler(c, fmt.Errorf("Invalid format for parameter to: %w", err), http.StatusBadRequest)
+		return
+	}
+
+	for _, middleware := range siw.HandlerMiddlewares {
+		middleware(c)
+		if c.IsAborted() {
+			return
+		}
+	}
+
+	siw.Handler.AuditUsage(c, params)
+}
+
+// ListFindings operation middleware
+func (siw *ServerInterfaceWrapper) ListFindings(c *gin.Context) {
+
+	for _, middleware := range siw.HandlerMiddlewares {
+		middleware(c)
+		if c.IsAborted() {
+			return
+		}
+	}
+
+	siw.Handler.ListFindings(c)
+}
+
+// GetFocus operation middleware
+func (siw *ServerInterfaceWrapper) GetFocus(c *gin.Context) {
+
+	var err error
+	_ = err
+
+	// Parameter object where we will unmarshal all parameters from the context
+	var params GetFocusParams
+
+	// ------------- Optional query parameter "tenant" -------------
+
+	err = runtime.BindQueryParameterWithOptions("form", true, false, "tenant", c.Request.URL.Query(), &params.Tenant, runtime.BindQueryParameterOptions{Type: "string", Format: ""})
+	if err != nil {
+		siw.ErrorHandler(c, fmt.Errorf("Invalid format for parameter tenant: %w", err), http.StatusBadRequest)
+		return
+	}
+
+	// ------------- Required query parameter "month" -------------
+
+	err = runtime.BindQueryParameterWithOptions("form", true, true, "month", c.Request.URL.Query(), &params.Month, runtime.BindQueryParameterOptions{Type: "string", Format: ""})
+	if err != nil {
+		siw.ErrorHandler(c, fmt.Errorf("Invalid format for parameter month: %w", err), http.StatusBadRequest)
+		return
+	}
+
+	// ------------- Optional query parameter "zone" -------------
+
+	err = runtime.BindQueryParameterWithOptions("form", true, false, "zone", c.Request.URL.Query(), &params.Zone, runtime.BindQueryParameterOptions{Type: "string", Format: ""})
+	if err != nil {
+		siw.ErrorHandler(c, fmt.Errorf("Invalid format for parameter zone: %w", err), http.StatusBadRequest)
+		return
+	}
+
+	for _, middleware := range siw.HandlerMiddlewares {
+		middleware(c)
+		if c.IsAborted() {
+			return
+		}
+	}
+
+	siw.Handler.GetFocus(c, params)
+}
+
+// GetLiveUsage operation middleware
+func (siw *ServerInterfaceWrapper) GetLiveUsage(c *gin.Context) {
+
+	var err error
+	_ = err
+
+	// Parameter object where we will unmarshal all parameters from the context
+	var params GetLiveUsageParams
+
+	// ------------- Optional query parameter "tenant" -------------
+
+	err = runtime.BindQueryParameterWithOptions("form", true, false, "tenant", c.Request.URL.Query(), &params.Tenant, runtime.BindQueryParameterOptions{Type: "string", Format: ""})
+	if err != nil {
+		siw.ErrorHandler(c, fmt.Errorf("Invalid format for parameter tenant: %w", err), http.StatusBadRequest)
+		return
+	}
+
+	// ------------- Optional query parameter "project" -------------
+
+	err = runtime.BindQueryParameterWithOptions("form", true, false, "project", c.Request.URL.Query(), &params.Project, runtime.BindQueryParameterOptions{Type: "string", Format: ""})
+	if err != nil {
+		siw.ErrorHandler(c, fmt.Errorf("Invalid format for parameter project: %w", err), http.StatusBadRequest)
+		return
+	}
+
+	for _, middleware := range siw.HandlerMiddlewares {
+		middleware(c)
+		if c.IsAborted() {
+			return
+		}
+	}
+
+	siw.Handler.GetLiveUsage(c, params)
+}
+
+// GetStatement operation middleware
+func (siw *ServerInterfaceWrapper) GetStatement(c *gin.Context) {
+
+	var err error
+	_ = err
+
+	// Parameter object where we will unmarshal all parameters from the context
+	var params GetStatementParams
+
+	// ------------- Optional query parameter "tenant" -------------
+
+	err = runtime.BindQueryParameterWithOptions("form", true, false, "tenant", c.Request.URL.Query(), &params.Tenant, runtime.BindQueryParameterOptions{Type: "string", Format: ""})
+	if err != nil {
+		siw.ErrorHandler(c, fmt.Errorf("Invalid format for parameter tenant: %w", err), http.StatusBadRequest)
+		return
+	}
+
+	// ------------- Required query parameter "month" -------------
+
+	err = runtime.BindQueryParameterWithOptions("form", true, true, "month", c.Request.URL.Query(), &params.Month, runtime.BindQueryParameterOptions{Type: "string", Format: ""})
+	if err != nil {
+		siw.ErrorHandler(c, fmt.Errorf("Invalid format for parameter month: %w", err), http.StatusBadRequest)
+		return
+	}
+
+	// ------------- Optional query parameter "zone" -------------
+
+	err = runtime.BindQueryParameterWithOptions("form", true, false, "zone", c.Request.URL.Query(), &params.Zone, runtime.BindQueryParameterOptions{Type: "string", Format: ""})
+	if err != nil {
+		siw.ErrorHandler(c, fmt.Errorf("Invalid format for parameter zone: %w", err), http.StatusBadRequest)
+		return
+	}
+
+	for _, middleware := range siw.HandlerMiddlewares {
+		middleware(c)
+		if c.IsAborted() {
+			return
+		}
+	}
+
+	siw.Handler.GetStatement(c, params)
+}
+
+// GetTrace operation middleware
+func (siw *ServerInterfaceWrapper) GetTrace(c *gin.Context) {
+
+	var err error
+	_ = err
+
+	// Parameter object where we will unmarshal all parameters from the context
+	var params GetTraceParams
+
+	// ------------- Optional query parameter "from" -------------
+
+	err = runtime.BindQueryParameterWithOptions("form", true, false, "from", c.Request.URL.Query(), &params.From, runtime.BindQueryParameterOptions{Type: "string", Format: "date-time"})
+	if err != nil {
+		siw.ErrorHandler(c, fmt.Errorf("Invalid format for parameter from: %w", err), http.StatusBadRequest)
+		return
+	}
+
+	// ------------- Optional query parameter "to" -------------
+
+	err = runtime.BindQueryParameterWithOptions("form", true, false, "to", c.Request.URL.Query(), &params.To, runtime.BindQueryParameterOptions{Type: "string", Format: "date-time"})
+	if err != nil {
+		siw.ErrorHandler(c, fmt.Errorf("Invalid format for parameter to: %w", err), http.StatusBadRequest)
+		return
+	}
+
+	for _, middleware := range siw.HandlerMiddlewares {
+		middleware(c)
+		if c.IsAborted() {
+			return
+		}
+	}
+
+	siw.Handler.GetTrace(c, params)
 }
 
 // Whoami operation middleware
@@ -1823,6 +2377,23 @@ func RegisterHandlersWithOptions(router gin.IRouter, si ServerInterface, options
 	router.POST(options.BaseURL+"/v1/jobs/:job/actions/release", wrapper.ReleaseJob)
 	router.POST(options.BaseURL+"/v1/jobs/:job/actions/time-limit", wrapper.SetTimeLimit)
 	router.GET(options.BaseURL+"/v1/usage", wrapper.GetUsage)
+	router.GET(options.BaseURL+"/v1/usage/live", wrapper.GetLiveUsage)
+	router.GET(options.BaseURL+"/v1/usage/statement", wrapper.GetStatement)
+	router.GET(options.BaseURL+"/v1/usage/focus", wrapper.GetFocus)
+	router.GET(options.BaseURL+"/v1/usage/trace", wrapper.GetTrace)
+	router.GET(options.BaseURL+"/v1/usage/audit", wrapper.AuditUsage)
+	router.GET(options.BaseURL+"/v1/usage/findings", wrapper.ListFindings)
+	router.POST(options.BaseURL+"/v1/usage/adjustments", wrapper.AdjustUsage)
+	router.GET(options.BaseURL+"/v1/capacity", wrapper.GetCapacity)
+	router.GET(options.BaseURL+"/v1/report", wrapper.GetReport)
+	router.GET(options.BaseURL+"/v1/forecast", wrapper.GetForecast)
+	router.GET(options.BaseURL+"/v1/budgets", wrapper.ListBudgets)
+	router.PUT(options.BaseURL+"/v1/budgets", wrapper.SetBudget)
+	router.DELETE(options.BaseURL+"/v1/budgets/:budget", wrapper.DeleteBudget)
+	router.GET(options.BaseURL+"/v1/prices", wrapper.ListPrices)
+	router.PUT(options.BaseURL+"/v1/prices", wrapper.SetPrice)
+	router.GET(options.BaseURL+"/v1/charging", wrapper.GetCharging)
+	router.PUT(options.BaseURL+"/v1/charging", wrapper.SetCharging)
 	router.GET(options.BaseURL+"/v1/events", wrapper.ListEvents)
 	router.GET(options.BaseURL+"/v1/specs", wrapper.ListSpecs)
 	router.POST(options.BaseURL+"/v1/specs", wrapper.CreateSpec)

@@ -363,3 +363,29 @@ func (s *Store) WarnBudgets(ctx context.Context) (warned int, err error) {
 	}
 	return warned, nil
 }
+
+// Corrections are a tenant's credits and adjustments that ended in w, of a job and a reason together, the newest first.
+func (s *Store) Corrections(ctx context.Context, tenant, project string, w usage.Interval) ([]schema.LedgerRow, error) {
+	where, args := scopeOf(UsageQuery{Tenant: tenant, Project: project}, "", "end_at >= ? AND end_at < ? AND kind <> ?", w.Start, w.End, schema.LedgerUsage)
+	var rows []schema.LedgerRow
+	if err := s.read(ctx).Where(where, args...).Order("end_at DESC, id").Find(&rows).Error; err != nil {
+		return nil, err
+	}
+	type key struct {
+		job, note string
+		end       schema.Instant
+	}
+	at := map[key]int{}
+	var out []schema.LedgerRow
+	for _, r := range rows {
+		k := key{r.Job, r.Note, r.End}
+		i, ok := at[k]
+		if !ok {
+			at[k] = len(out)
+			out = append(out, schema.LedgerRow{Kind: schema.LedgerAdjustment, Job: r.Job, Note: r.Note, End: r.End, Amount: r.Milliseconds()})
+			continue
+		}
+		out[i].Amount += r.Milliseconds()
+	}
+	return out, nil
+}

@@ -14,7 +14,7 @@ type Trend struct {
 	Slope    float64   `json:"gpu_hours_a_day_a_day"`
 	Spread   float64   `json:"spread_gpu_hours"`   // standard error of the line's residuals
 	Capacity float64   `json:"capacity_gpu_hours"` // available a day, now
-	Exceeds  *string   `json:"exceeds"`            // the day on which the line passes the capacity; null = not within Horizon
+	Exceeds  *string   `json:"exceeds,omitempty"`  // the day on which the line passes the capacity; absent = not within Horizon
 	Text     string    `json:"text"`
 	Points   []float64 `json:"points"` // GPU-hours of each day, the oldest first
 }

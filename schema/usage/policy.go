@@ -34,18 +34,18 @@ type Policy struct {
 	Unstarted      int64 `json:"unstarted_charged_ms"` // an attempt that the backend never started is charged this much at most
 	Lost           Loss  `json:"lost"`                 // to hardware
 
-	Zone           string  `json:"zone"`             // IANA time zone of months that close and of statements
-	CloseAfterDays int     `json:"close_after_days"` // a month is closed this many days after its end: later credits are adjustments in the open month
-	IdleBelow      float64 `json:"idle_below"`       // an allocated accelerator with a utilization under this (0 to 1) is idle
-	IdleWarn       int64   `json:"idle_warn_ms"`     // a job idle for as long is told of; 0 = never
-	IdleReclaim    int64   `json:"idle_reclaim_ms"`  // a job idle for as long is stopped; 0 = never
+	Zone           string `json:"zone"`               // IANA time zone of months that close and of statements
+	CloseAfterDays int    `json:"close_after_days"`   // a month is closed this many days after its end: later credits are adjustments in the open month
+	IdleBelow      int    `json:"idle_below_percent"` // an allocated accelerator with a utilization under this is idle
+	IdleWarn       int64  `json:"idle_warn_ms"`       // a job idle for as long is told of; 0 = never
+	IdleReclaim    int64  `json:"idle_reclaim_ms"`    // a job idle for as long is stopped; 0 = never
 }
 
 // DefaultPolicy: tenants pay for what they hold; the pool pays for grace periods that it imposes, for launches that fail
 // and for what hardware takes.
 func DefaultPolicy() Policy {
 	return Policy{Launch: PayerTenant, Drain: PayerTenant, PreemptedRun: PayerTenant, PreemptedDrain: PayerPool, Lost: LossSinceGood,
-		Zone: "UTC", CloseAfterDays: 5, IdleBelow: 0.05, IdleWarn: (2 * time.Hour).Milliseconds()}
+		Zone: "UTC", CloseAfterDays: 5, IdleBelow: 5, IdleWarn: (2 * time.Hour).Milliseconds()}
 }
 
 // Check is an error that names the field, the value and what would be right.
@@ -75,8 +75,8 @@ func (p Policy) Check() error {
 	if p.CloseAfterDays < 0 || p.CloseAfterDays > 3650 {
 		return schema.Invalid("close_after_days", p.CloseAfterDays, "0 to 3650 days")
 	}
-	if !(p.IdleBelow >= 0 && p.IdleBelow <= 1) {
-		return schema.Invalid("idle_below", p.IdleBelow, "a share from 0 to 1")
+	if p.IdleBelow < 0 || p.IdleBelow > 100 {
+		return schema.Invalid("idle_below_percent", p.IdleBelow, "0 to 100 per cent")
 	}
 	if p.IdleWarn < 0 {
 		return schema.Invalid("idle_warn_ms", p.IdleWarn, "0 for never, or milliseconds")

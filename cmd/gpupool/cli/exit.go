@@ -19,6 +19,7 @@ const (
 	ExitJobExpired   = 13 // the job was not started within its max queue time
 	ExitStopped      = 20 // an onboarding stopped with a failure and waits for a person
 	ExitWaitOver     = 21 // --timeout passed before what was waited for came
+	ExitUnbalanced   = 22 // usage audit: the books are not what the events tell
 	ExitInterrupted  = 130
 )
 
@@ -40,6 +41,7 @@ var exitDocs = []struct {
 	{ExitJobExpired, "the job was not started within its max queue time"},
 	{ExitStopped, "an onboarding stopped with a failure; the message says which step and what can be done"},
 	{ExitWaitOver, "the time given with --timeout passed first"},
+	{ExitUnbalanced, "usage audit found a difference between the books and the events"},
 	{ExitInterrupted, "interrupted from the keyboard; what was started goes on in the pool"},
 }
 

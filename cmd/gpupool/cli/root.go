@@ -37,7 +37,7 @@ func Commands() []*cobra.Command {
 		a.server(), a.accelerator(), a.repair(),
 		a.run(), a.job(),
 		a.spec(), a.tenant(), a.project(), a.quota(), a.token(),
-		a.usage(), a.events(),
+		a.usage(), a.report(), a.budget(), a.events(),
 		genDocs(),
 	}
 	for _, c := range cmds {

@@ -1,0 +1,99 @@
+package api_test
+
+import (
+	"fmt"
+	"net/http"
+	"strings"
+	"testing"
+	"time"
+
+	"gpupool/api/auth"
+	"gpupool/api/contract"
+	"gpupool/schema"
+	"gpupool/schema/store/storetest"
+	"gpupool/schema/usage"
+)
+
+// One job's time, priced, corrected, budgeted, stated, exported and audited: every face shows the same number.
+func TestEveryFaceOfUsageShowsTheSameTime(t *testing.T) {
+	t.Parallel()
+	p := newPool(t)
+	v := storetest.Available(t, p.store, 1, model, 8)
+	read[usage.Price](t, p.op("PUT", "/v1/prices", `{"spec":"h100x8","currency":"EUR","micros_per_hour":3600000000}`), http.StatusOK) // one thousandth of a euro a GPU-ms
+	j := p.submit(aJob)
+	p.start(j.Id, 1, v)
+	live := read[contract.LiveUsageList](t, p.member("GET", "/v1/usage/live", ""), http.StatusOK)
+	if len(live.Items) != 1 || live.Items[0].GpuHoursPerHour != 8 || live.Items[0].CostMicrosPerHour == nil || *live.Items[0].CostMicrosPerHour != 8*3_600_000_000 {
+		t.Fatalf("%+v", live)
+	}
+	p.must(p.store.RequestStop(t.Context(), j.Id, 1, schema.AttemptCancelled, "test", "enough"))
+	_, err := p.store.SettleAttempt(t.Context(), j.Id, 1, nil)
+	p.must(err)
+	row := read[schema.LedgerRow](t, p.op("POST", "/v1/usage/adjustments", `{"key":"extra","tenant":"acme","job":"`+j.Id+`","gpu_ms":7200000,"note":"by hand"}`), http.StatusCreated)
+	if row.Amount != 7_200_000 || row.Spec != "h100x8" {
+		t.Fatalf("%+v", row)
+	}
+	u := read[contract.Usage](t, p.member("GET", "/v1/usage?by=spec", ""), http.StatusOK)
+	if len(u.Items) != 1 || u.Items[0].AdjustmentGpuMs != 7_200_000 || u.Items[0].GpuMs != u.Items[0].UsedGpuMs+7_200_000 || u.Items[0].CostMicros == nil || *u.Items[0].CostMicros != u.TotalGpuMs*1000 {
+		t.Fatalf("%+v", u)
+	}
+	month := time.Now().UTC().Format("2006-01")
+	page := p.member("GET", "/v1/usage/statement?month="+month, "")
+	want := fmt.Sprintf("%.2f EUR", float64(u.TotalGpuMs)/1000)
+	if page.status != http.StatusOK || !strings.Contains(string(page.body), want) || !strings.Contains(string(page.body), "by hand") {
+		t.Fatalf("%d, want %s in\n%s", page.status, want, page.body)
+	}
+	focus := p.member("GET", "/v1/usage/focus?month="+month, "")
+	lines := strings.Split(strings.TrimSpace(string(focus.body)), "\n")
+	if focus.status != http.StatusOK || len(lines) < 2 || !strings.HasPrefix(lines[0], "BilledCost,BillingAccountId") || !strings.Contains(lines[1], "GPU-hours of h100x8") {
+		t.Fatalf("%d %s", focus.status, focus.body)
+	}
+	trace := p.op("GET", "/v1/usage/trace", "")
+	if lines := strings.Split(strings.TrimSpace(string(trace.body)), "\n"); len(lines) != 2 || !strings.HasPrefix(lines[1], j.Id+",acme,") {
+		t.Fatalf("%d %s", trace.status, trace.body)
+	}
+	audit := read[contract.Audit](t, p.op("GET", "/v1/usage/audit", ""), http.StatusOK)
+	if len(audit.Findings) != 0 || audit.Accelerators != 8 || audit.LedgerGpuMs != u.Items[0].UsedGpuMs || audit.EventsGpuMs != audit.LedgerGpuMs || audit.Balance.Parts() != audit.Balance.Installed {
+		t.Fatalf("%+v", audit)
+	}
+	report := read[contract.Report](t, p.op("GET", "/v1/report?by=tenant", ""), http.StatusOK)
+	if len(report.Items) != 1 || report.Items[0].AllocatedShare == nil || report.Items[0].Verdict == "" || report.Items[0].Wait.Attempts != 1 || report.Items[0].Jobs["cancelled"] != 1 || *report.Items[0].UnknownShare != 1 {
+		t.Fatalf("%+v", report)
+	}
+	if mine := read[contract.Report](t, p.member("GET", "/v1/report", ""), http.StatusOK); mine.Items[0].AvailableGpuMs != 0 || mine.Items[0].AllocatedShare != nil || mine.Items[0].Wait.Attempts != 1 {
+		t.Fatalf("a tenant learns the pool's size: %+v", mine)
+	}
+	b := read[contract.Budget](t, p.op("PUT", "/v1/budgets", `{"tenant":"acme","gpu_ms":36000000}`), http.StatusOK)
+	if b.SpentGpuMs != u.TotalGpuMs || b.RemainingGpuMs != b.GpuMs-b.SpentGpuMs {
+		t.Fatalf("%+v, %d used", b, u.TotalGpuMs)
+	}
+	if other := read[contract.BudgetList](t, p.send(p.globex(), "GET", "/v1/budgets", ""), http.StatusOK); len(other.Items) != 0 {
+		t.Fatalf("globex sees %+v", other)
+	}
+	read[contract.ForecastList](t, p.op("GET", "/v1/forecast", ""), http.StatusOK)
+	read[contract.CapacityList](t, p.op("GET", "/v1/capacity?every=day&zone=Europe/Berlin", ""), http.StatusOK)
+}
+
+func TestBadUsageInputIsNamed(t *testing.T) {
+	t.Parallel()
+	p := newPool(t)
+	for _, c := range []struct{ method, path, body, field string }{
+		{"GET", "/v1/usage?by=colour", "", "by"},
+		{"GET", "/v1/usage?every=day", "", "from"},
+		{"GET", "/v1/usage?from=2026-01-01T00:00:00Z&every=hour", "", "every"},
+		{"GET", "/v1/usage?zone=Mars/Phobos", "", "zone"},
+		{"GET", "/v1/usage?zone=Local", "", "zone"},
+		{"GET", "/v1/usage/statement?tenant=acme&month=2026-13", "", "month"},
+		{"GET", "/v1/usage/statement?month=2026-01", "", "tenant"},
+		{"GET", "/v1/usage/audit?from=2026-02-01T00:00:00Z&to=2026-01-01T00:00:00Z", "", "from"},
+		{"PUT", "/v1/budgets", `{"tenant":"acme","gpu_ms":0}`, "gpu_ms"},
+		{"PUT", "/v1/prices", `{"spec":"h100x8","currency":"euro","micros_per_hour":1}`, "currency"},
+		{"PUT", "/v1/charging", `{"launch":"me","drain":"tenant","preempted_run":"tenant","preempted_drain":"pool","unstarted_charged_ms":0,"lost":"all","zone":"UTC","close_after_days":5,"idle_below_percent":5,"idle_warn_ms":0,"idle_reclaim_ms":0}`, "launch"},
+		{"PUT", "/v1/charging", `{"launch":"tenant","drain":"tenant","preempted_run":"tenant","preempted_drain":"pool","unstarted_charged_ms":0,"lost":"all","zone":"UTC","close_after_days":5,"idle_below_percent":5,"idle_warn_ms":0,"idle_reclaim_ms":5}`, "idle_reclaim_ms"},
+		{"POST", "/v1/usage/adjustments", `{"key":"a","tenant":"acme","gpu_ms":1,"note":" "}`, "note"},
+		{"POST", "/v1/usage/adjustments", `{"key":"a","tenant":"acme","gpu_ms":0,"note":"x"}`, "gpu_ms"},
+	} {
+		wantProblem(t, p.op(c.method, c.path, c.body), schema.CodeInvalid, c.field)
+	}
+	wantProblem(t, p.send(p.tokens[auth.TenantAdmin], "PUT", "/v1/charging", "{}"), schema.CodeForbidden, "")
+}
