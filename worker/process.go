@@ -23,6 +23,7 @@ import (
 	"gpupool/activities/bmc"
 	"gpupool/activities/deliver"
 	"gpupool/activities/health"
+	"gpupool/activities/hosted"
 	"gpupool/activities/install"
 	"gpupool/activities/job"
 	"gpupool/activities/meter"
@@ -132,7 +133,7 @@ func (p *Process) Stop() {
 // core runs all workflows, the activities that need only the database and Temporal, and those of the process's sites.
 func (p *Process) core(ctx context.Context) error {
 	w := sdkworker.New(p.Client, workflows.CoreQueue, sdkworker.Options{
-		MaxConcurrentWorkflowTaskPollers: 8, MaxConcurrentActivityTaskPollers: 4, WorkerStopTimeout: stopWithin,
+		MaxConcurrentWorkflowTaskPollers: 8, MaxConcurrentActivityTaskPollers: 4, WorkerStopTimeout: stopWithin, MaxHeartbeatThrottleInterval: hosted.Every,
 		// A workflow whose code changed under it waits for a person; its record is not lost.
 		WorkflowPanicPolicy: sdkworker.BlockWorkflow,
 	})
@@ -176,7 +177,7 @@ func (p *Process) core(ctx context.Context) error {
 // allocators offers to run the configured regions' allocators.
 func (p *Process) allocators(ctx context.Context) error {
 	for _, region := range p.Config.Regions {
-		w := sdkworker.New(p.Client, workflows.AllocatorQueue(region), sdkworker.Options{DisableWorkflowWorker: true, MaxConcurrentActivityTaskPollers: 1, WorkerStopTimeout: stopWithin})
+		w := sdkworker.New(p.Client, workflows.AllocatorQueue(region), sdkworker.Options{DisableWorkflowWorker: true, MaxConcurrentActivityTaskPollers: 1, WorkerStopTimeout: stopWithin, MaxHeartbeatThrottleInterval: hosted.Every})
 		w.RegisterActivity(&allocator.Activities{Store: p.Store, Holder: identity(), Log: p.log.With("part", "allocator")})
 		if err := w.Start(); err != nil {
 			return fmt.Errorf("starting the allocator of region %s: %w", region, err)
@@ -193,6 +194,9 @@ func (p *Process) allocators(ctx context.Context) error {
 func (p *Process) host(ctx context.Context, id string, wf any, args ...any) error {
 	_, err := p.Client.ExecuteWorkflow(ctx, client.StartWorkflowOptions{ID: id, TaskQueue: workflows.CoreQueue,
 		WorkflowIDConflictPolicy: enumspb.WORKFLOW_ID_CONFLICT_POLICY_USE_EXISTING, WorkflowIDReusePolicy: enumspb.WORKFLOW_ID_REUSE_POLICY_ALLOW_DUPLICATE}, wf, args...)
+	if err == nil && p.Config.Temporal.Mode == config.Embedded {
+		err = takeOver(ctx, p.Client, p.Config.Temporal.Namespace, id)
+	}
 	if err != nil && !errors.Is(err, context.Canceled) {
 		return fmt.Errorf("starting %s: %w", id, err)
 	}

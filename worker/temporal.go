@@ -8,6 +8,7 @@ import (
 	"net"
 	"os"
 	"strconv"
+	"sync"
 	"time"
 
 	"go.temporal.io/sdk/client"
@@ -144,10 +145,12 @@ func port(address string) int {
 	return n
 }
 
-func identity() string {
+// identity tells this life of the process from every other, its own earlier ones too: in a container each is process 1 of
+// the same host.
+var identity = sync.OnceValue(func() string {
 	host, err := os.Hostname()
 	if err != nil {
 		host = "unknown-host"
 	}
-	return fmt.Sprintf("%s/%d", host, os.Getpid())
-}
+	return fmt.Sprintf("%s/%d/%s", host, os.Getpid(), strconv.FormatInt(time.Now().UnixMilli(), 36))
+})

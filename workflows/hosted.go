@@ -9,14 +9,17 @@ import (
 	"gpupool/activities/allocator"
 	"gpupool/activities/cluster"
 	"gpupool/activities/deliver"
+	"gpupool/activities/hosted"
 )
 
 // hosting is how Temporal keeps one execution of an endless activity alive in the cluster: when its process dies, its
-// heartbeats stop and another worker is given it within seconds.
+// heartbeats stop and another worker is given it. Three of them must be missed, so that a process that is slow for a moment
+// is not taken for dead: what is hosted is fenced and would survive it, but loads all it knows anew. A failure is tried again
+// within a second however often there was one: the retries of an execution that lasts for years are never counted anew.
 func hosting(ctx workflow.Context, queue string) workflow.Context {
 	return workflow.WithActivityOptions(ctx, workflow.ActivityOptions{
-		TaskQueue: queue, StartToCloseTimeout: 365 * 24 * time.Hour, HeartbeatTimeout: 5 * time.Second,
-		RetryPolicy: &temporal.RetryPolicy{InitialInterval: 200 * time.Millisecond, BackoffCoefficient: 1.5, MaximumInterval: 5 * time.Second},
+		TaskQueue: queue, StartToCloseTimeout: 365 * 24 * time.Hour, HeartbeatTimeout: 3 * hosted.Every,
+		RetryPolicy: &temporal.RetryPolicy{InitialInterval: 200 * time.Millisecond, BackoffCoefficient: 1.5, MaximumInterval: time.Second},
 	})
 }
 

@@ -12,9 +12,8 @@ import (
 	"log/slog"
 	"time"
 
-	"go.temporal.io/sdk/activity"
-
 	"gpupool/activities/allocator/engine"
+	"gpupool/activities/hosted"
 	"gpupool/schema"
 	"gpupool/schema/store"
 )
@@ -31,24 +30,15 @@ type Activities struct {
 // together is decided together. The first news after a quiet moment is acted upon at once.
 const gather = 10 * time.Millisecond
 
-// HeartbeatEvery is how often the activity tells Temporal that it lives.
-const HeartbeatEvery = time.Second
-
 // Allocate runs a region's allocator until its context ends, its worker stops or its epoch has passed.
 func (a *Activities) Allocate(ctx context.Context, region string) error {
-	ctx, cancel := context.WithCancel(ctx)
-	defer cancel()
-	go func() {
-		select {
-		case <-activity.GetWorkerStopChannel(ctx):
-			cancel()
-		case <-ctx.Done():
-		}
-	}()
-	return a.run(ctx, region, func(cycle int64) { activity.RecordHeartbeat(ctx, cycle) })
+	return hosted.Run(ctx, func(ctx context.Context, turn func()) error { return a.run(ctx, region, turn) })
 }
 
-func (a *Activities) run(ctx context.Context, region string, beat func(cycle int64)) error {
+// look is how often events are looked for where no wake-up came: another process's may have been missed.
+const look = time.Second
+
+func (a *Activities) run(ctx context.Context, region string, turn func()) error {
 	l, err := load(ctx, a.Store, region, a.Holder, a.Policy)
 	if err != nil {
 		return err
@@ -56,19 +46,18 @@ func (a *Activities) run(ctx context.Context, region string, beat func(cycle int
 	a.Log.Info("allocator serves", "region", region, "epoch", l.epoch, "servers", l.servers, "queued", l.queued)
 	watch := a.Store.Watch(store.TopicAll)
 	defer watch.Close()
-	tick := time.NewTicker(HeartbeatEvery)
+	tick := time.NewTicker(look)
 	defer tick.Stop()
 	wake := time.NewTimer(0)
 	defer wake.Stop()
-	var cycle int64
 	var last time.Time
 	due := true // the first cycle sees what was loaded
 	for {
+		turn()
 		select {
 		case <-ctx.Done():
 			return ctx.Err()
 		case <-tick.C:
-			beat(cycle)
 		case <-wake.C:
 			due = true
 		case <-watch.C:
@@ -94,7 +83,7 @@ func (a *Activities) run(ctx context.Context, region string, beat func(cycle int
 			}
 			return err
 		}
-		cycle, due, last = l.number, false, time.Now()
+		due, last = false, time.Now()
 		if more {
 			next = a.Store.Now().Time()
 		}

@@ -15,9 +15,9 @@ import (
 
 	enumspb "go.temporal.io/api/enums/v1"
 	"go.temporal.io/api/serviceerror"
-	"go.temporal.io/sdk/activity"
 	"go.temporal.io/sdk/client"
 
+	"gpupool/activities/hosted"
 	"gpupool/schema"
 	"gpupool/schema/store"
 )
@@ -55,35 +55,16 @@ const (
 	batch       = 1000
 	parallel    = 16
 	ahead       = 4 * batch // deliveries that may be open while more are read
-	beatEvery   = time.Second
+	keepEvery   = time.Second
 	longestWait = 5 * time.Second
 )
 
 // Deliver reads and delivers until its context ends or its worker stops.
 func (d *Activities) Deliver(ctx context.Context) error {
-	ctx, cancel := context.WithCancel(ctx)
-	defer cancel()
-	beat := time.NewTicker(beatEvery)
-	defer beat.Stop()
-	beating := make(chan struct{})
-	go func() {
-		defer close(beating)
-		for {
-			select {
-			case <-activity.GetWorkerStopChannel(ctx):
-				cancel()
-			case <-ctx.Done():
-				return
-			case <-beat.C:
-				activity.RecordHeartbeat(ctx)
-			}
-		}
-	}()
-	defer func() { cancel(); <-beating }()
-	return d.run(ctx)
+	return hosted.Run(ctx, func(ctx context.Context, turn func()) error { return d.run(ctx, turn) })
 }
 
-func (d *Activities) run(ctx context.Context) (err error) {
+func (d *Activities) run(ctx context.Context, turn func()) (err error) {
 	at, err := d.Store.Cursor(ctx, cursor)
 	if err != nil {
 		return fmt.Errorf("reading the delivery's cursor: %w", err)
@@ -94,9 +75,10 @@ func (d *Activities) run(ctx context.Context) (err error) {
 	kept := at
 	watch := d.Store.Watch(store.TopicAll)
 	defer watch.Close()
-	keep := time.NewTicker(beatEvery)
+	keep := time.NewTicker(keepEvery)
 	defer keep.Stop()
 	for {
+		turn()
 		events, next, err := d.Store.Events(ctx, at, batch, store.EventFilter{})
 		if err != nil {
 			return fmt.Errorf("reading events: %w", err)
@@ -105,6 +87,7 @@ func (d *Activities) run(ctx context.Context) (err error) {
 			if err := d.add(ctx, q, e); err != nil {
 				return err
 			}
+			turn() // where too much is open, adding waits
 		}
 		at = next
 		q.read(at)
