@@ -102,15 +102,29 @@ func (s *Server) agentRegister(c *gin.Context) {
 		return
 	}
 	if err := s.c.Store.RegisterAgent(c.Request.Context(), store.HashToken(token), in); err != nil {
-		if code := schema.CodeOf(err); code == schema.CodeForbidden || code == schema.CodeNotFound {
+		code := schema.CodeOf(err)
+		refused := code == schema.CodeForbidden || code == schema.CodeNotFound || code == schema.CodeUnsafe
+		if refused {
 			if limited := s.auth.Failed(agentAddress(c), ""); schema.Is(limited, schema.CodeLimited) {
-				err = limited
+				err, refused = limited, false
 			}
 		}
 		s.fail(c, err)
+		if refused { // who guesses or replays is on record, as often as he may try
+			s.audit.add(schema.Event{Kind: schema.EventAudit, Subject: idOf(in.Server), By: "phone-home"}, auditData{
+				Method: c.Request.Method, Route: c.FullPath(), Path: c.Request.URL.Path, Status: c.Writer.Status(), Address: c.ClientIP(), Request: c.Writer.Header().Get("X-Request-Id")})
+		}
 		return
 	}
 	s.reply(c, http.StatusOK, agentproto.Registered{Server: in.Server, HeartbeatEvery: s.c.HeartbeatEvery.Milliseconds()})
+}
+
+// idOf is what a stranger says a server's id is, where it looks like one: nothing else of it goes into the record.
+func idOf(said string) string {
+	if len(said) > 64 || strings.Trim(said, "abcdefghijklmnopqrstuvwxyz0123456789_") != "" {
+		return ""
+	}
+	return said
 }
 
 // lenient decodes what an agent sends: an agent may be newer than the API and say more than it knows.

@@ -138,6 +138,86 @@ func TestAnAgentPhonesHomeOnceAndThenSpeaksByItsKey(t *testing.T) {
 	}
 }
 
+// Guesses and replays of a phone-home are refused alike, on record, and soon not looked at; the attempt that goes on is not
+// held up by them.
+func TestAPhoneHomeCanNeitherBeGuessedNorReplayed(t *testing.T) {
+	t.Parallel()
+	p := newPool(t)
+	ctx := t.Context()
+	in, err := p.store.EnrollServers(ctx, "test", storetest.Ring(t), []store.NewServer{storetest.NewServer(1, model, 8)})
+	p.must(err)
+	begin := func(token string) schema.Server {
+		v, err := p.store.BeginOnboarding(ctx, in[0].ID, "test")
+		p.must(err)
+		p.must(p.store.Arm(ctx, v.ID, v.Attempt, time.Hour, 0))
+		p.must(p.store.MintBootToken(ctx, v.ID, v.Attempt, schema.PurposePhoneHome, store.HashToken(token), time.Hour))
+		return v
+	}
+	register := func(server string, attempt int, token string) answer {
+		b, err := json.Marshal(agentproto.Register{Server: server, Attempt: attempt, PublicKey: p.newAgent(server).public(), BootID: "b1"})
+		p.must(err)
+		return p.send(token, "POST", agentproto.PathRegister, string(b))
+	}
+	// An attempt whose user data somebody kept, and the next one.
+	first := begin("of attempt 1")
+	p.must(p.store.AbortOnboarding(ctx, first.ID, first.Attempt, "test", "again"))
+	v := begin("of attempt 2")
+	before := register(v.ID, 1, "of attempt 1")
+	wantProblem(t, before, schema.CodeForbidden, "")
+	wantProblem(t, register(v.ID, 2, "of attempt 1"), schema.CodeForbidden, "")
+	wantProblem(t, register("srv_elsewhere", 2, "of attempt 2"), schema.CodeForbidden, "")
+	guess := register(v.ID, 2, "a guess")
+	wantProblem(t, guess, schema.CodeForbidden, "")
+	if detail(t, guess) != detail(t, before) {
+		t.Fatalf("a token of an earlier attempt is told apart from a guess: %s, %s", before.body, guess.body)
+	}
+	wantProblem(t, register("srv_\u0000\n"+strings.Repeat("x", 1000), 2, "a guess"), schema.CodeForbidden, "") // nothing of it goes into the record
+	tries := 5
+	for ; tries < 100; tries++ {
+		if got := register(v.ID, 2, "a guess"); got.status == http.StatusTooManyRequests {
+			break
+		}
+	}
+	if tries == 100 {
+		t.Fatal("a hundred guesses from one address were looked at")
+	}
+	if got := register(v.ID, 2, "of attempt 2"); got.status != http.StatusOK {
+		t.Fatalf("the true one was answered %d beside the guesses: %s", got.status, got.body)
+	}
+	wantRefused := register(v.ID, 2, "of attempt 2") // by another key: it was heard on the wire
+	if wantRefused.status != http.StatusForbidden && wantRefused.status != http.StatusTooManyRequests {
+		t.Fatalf("a replay was answered %d: %s", wantRefused.status, wantRefused.body)
+	}
+	var told []schema.Event
+	eventually(t, "the refusals in the audit", func() bool {
+		told = nil
+		ev, _, err := p.store.Events(ctx, 0, 1000, store.EventFilter{Kinds: []schema.EventKind{schema.EventAudit}})
+		p.must(err)
+		for _, e := range ev {
+			if e.By == "phone-home" && strings.Contains(string(e.Data), `"status":403`) && strings.Contains(string(e.Data), `"address":"127.0.0.1"`) {
+				told = append(told, e)
+			}
+		}
+		return len(told) >= tries
+	})
+	if len(told) > tries+1 {
+		t.Fatalf("%d refusals are on record, %d tries were looked at", len(told), tries)
+	}
+	if told[0].Subject != v.ID || told[4].Subject != "" {
+		t.Fatalf("the audit names %q and %q", told[0].Subject, told[4].Subject)
+	}
+}
+
+// detail is what a problem says, without what differs from request to request.
+func detail(t *testing.T, a answer) string {
+	t.Helper()
+	var v struct{ Code, Detail, Hint string }
+	if err := json.Unmarshal(a.body, &v); err != nil {
+		t.Fatal(err)
+	}
+	return v.Code + v.Detail + v.Hint
+}
+
 func TestAnAgentsWaitEndsWhenThereIsWork(t *testing.T) {
 	t.Parallel()
 	p := newPool(t)

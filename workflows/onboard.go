@@ -139,7 +139,7 @@ func (o *onboarding) try(ctx workflow.Context, s step) (passed bool, err error) 
 	case o.aborted != nil || ctx.Err() != nil:
 		return false, temporal.NewCanceledError()
 	case err != nil:
-		out = failed(failureOf(err))
+		out = failed(unreached(failureOf(err), o.plan.Timing.BMC))
 	}
 	if out.Failure == nil {
 		return true, o.record(ctx, schema.StepDone, out.Detail)

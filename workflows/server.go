@@ -105,6 +105,15 @@ func failureOf(err error) schema.StepFailure {
 	return f
 }
 
+// unreached says in words what a BMC's failure is, after all tries within limit.
+func unreached(f schema.StepFailure, limit time.Duration) schema.StepFailure {
+	if f.Code == schema.FailBMC {
+		f.Text = fmt.Sprintf("no success at the BMC within %s. Proven: nothing but the last answer: %s. Not proven: that the BMC works and is reached. "+
+			"To do: has it power, is it cabled to the BMC network, does the site's worker reach its address, is its Redfish service on? Reset it where it hangs; then retry.", limit, f.Text)
+	}
+	return f
+}
+
 func failed(f schema.StepFailure) schema.StepOutcome { return schema.StepOutcome{Failure: &f} }
 
 func failedAs(code schema.FailureCode, retryable bool, format string, args ...any) schema.StepOutcome {
@@ -128,11 +137,11 @@ func (w *wakes) work(ctx workflow.Context, ask node.Ask, limit time.Duration) (n
 		return state, err
 	}
 	if !done {
-		did := "the agent did not take it"
+		proven, not := "it was given out for the agent", "that the agent is up: it did not take it"
 		if state.Claimed {
-			did = "the agent took it and did not end it"
+			proven, not = "the agent took it", "that the agent works on it still: it did not end it"
 		}
-		out := failedAs(schema.FailTask, true, "%s was not done within %s: %s", ask.Kind, limit, did)
+		out := failedAs(schema.FailTask, true, "%s was not done within %s. Proven: %s. Not proven: %s. To do: does the server run, and gpupool-agent on it? Does it reach the API? Does a driver hang (read the console)? Then retry.", ask.Kind, limit, proven, not)
 		if ask.Kind == schema.TaskBurnIn {
 			out.Failure.Code, state.Inconclusive = schema.FailInconclusive, true
 		}

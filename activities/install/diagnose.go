@@ -36,10 +36,12 @@ func (a *Activities) DiagnoseBoot(ctx context.Context, in DiagnoseInput) (schema
 
 // seen is what the evidence of one attempt adds up to. Each field is the newest event of its kind, if any.
 type seen struct {
-	discover, offer, ack, firstStage, script, document, refused, loop *schema.BootEvidence
-	disk                                                              bool // it was told to boot from disk
-	last                                                              schema.Event
-	n                                                                 int
+	discover, offer, ack, script, document, refused, loop *schema.BootEvidence
+	firstStage                                            *schema.BootEvidence // a file, before any script
+	kernel                                                *schema.BootEvidence // a file that the script named
+	disk                                                  bool                 // it was told to boot from disk
+	last                                                  schema.Event
+	n                                                     int
 }
 
 func gather(events []schema.Event) seen {
@@ -58,10 +60,14 @@ func gather(events []schema.Event) seen {
 			s.offer = &b
 		case boot.KindAck:
 			s.ack = &b
-		case boot.KindTFTP, boot.KindHTTP:
-			s.firstStage = &b
+		case boot.KindTFTP, boot.KindHTTP, boot.KindTFTPDenied:
+			if s.script == nil {
+				s.firstStage = &b
+			} else {
+				s.kernel = &b
+			}
 		case boot.KindScript:
-			s.script = &b
+			s.script, s.kernel = &b, nil
 			s.disk = strings.Contains(b.What, "boot from disk")
 		case boot.KindDocument:
 			s.document = &b
@@ -99,11 +105,25 @@ func diagnose(in DiagnoseInput, events []schema.Event) schema.StepFailure {
 		proven = "the server asked for its script and was told to boot from disk (" + s.script.Result + ")"
 		not = "that it was armed when it asked"
 		do = "retry: the attempt is armed again"
+	case s.script != nil && s.kernel != nil && missing(s.kernel):
+		f.Code = schema.FailInstall
+		proven = "the server took its install script and asked for " + s.kernel.What
+		not = "that it has it (" + s.kernel.Result + ")"
+		do = "put " + s.kernel.What + " into the boot service's folder (pxe.boot_dir), or correct the install profile; then retry"
+	case s.script != nil && s.kernel != nil:
+		f.Code = schema.FailInstall
+		proven = fmt.Sprintf("the server took its install script and fetched %s (%d bytes, %s)", s.kernel.What, s.kernel.Bytes, s.kernel.Result)
+		not = "that kernel and installer run: it asked for no document"
+		do = "read the console: kernel panic, wrong arguments, no driver for its network card, memory; then retry"
 	case s.script != nil:
 		f.Code = schema.FailInstall
 		proven = "the server took its install script"
-		not = "that kernel and installer start: it asked for no document"
-		do = "read the console: kernel or initrd not fetched, wrong arguments, memory; then retry"
+		not = "that kernel and installer start: it fetched neither, and asked for no document"
+		do = "read the console: is HTTP to the boot service open, does the boot loader understand its script? Then retry"
+	case s.firstStage != nil && missing(s.firstStage):
+		proven = fmt.Sprintf("the firmware (MAC %s) asked for its boot loader %s", s.firstStage.MAC, s.firstStage.What)
+		not = "that it has it (" + s.firstStage.Result + ")"
+		do = "put " + s.firstStage.What + " into the boot service's folder (pxe.boot_dir), or name another with pxe.stages; then retry"
 	case s.firstStage != nil:
 		f.Code = schema.FailInstall
 		proven = fmt.Sprintf("the firmware fetched %s (%d bytes, %s)", s.firstStage.What, s.firstStage.Bytes, s.firstStage.Result)
@@ -144,8 +164,16 @@ func diagnose(in DiagnoseInput, events []schema.Event) schema.StepFailure {
 	if in.BMCError == "" {
 		fmt.Fprintf(&b, "Now: power %s%s%s. ", orUnknown(in.Power), worded(", boot progress ", in.Progress), worded(", health ", in.Health))
 	}
-	f.Text = b.String() + "To do: " + do + "."
+	f.Text = b.String() + "To do: " + do
+	if !strings.HasSuffix(do, "?") {
+		f.Text += "."
+	}
 	return f
+}
+
+// missing reports whether a file was asked for and not had since the boot service doesn't give it out.
+func missing(e *schema.BootEvidence) bool {
+	return e.Result == "no such file" || strings.HasPrefix(e.Result, "refused: outside") // as pxe/tftp and pxe/httpboot word it
 }
 
 func what(e *schema.BootEvidence) string {

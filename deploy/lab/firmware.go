@@ -237,6 +237,9 @@ func (m *machine) install(ctx context.Context, from netip.Addr, r ipxe.Result) n
 		return nextHalt
 	}
 	m.change(func(s *state) { s.Stage = StageInstall })
+	if m.waitFault(ctx, KernelHang, false) != nil {
+		return nextHalt
+	}
 	b, err := netboot.Get(ctx, from, url)
 	if err != nil {
 		m.print("installer: user data: %v", err)

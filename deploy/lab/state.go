@@ -20,10 +20,11 @@ const (
 	NoDHCP      = "no-dhcp"      // the boot cable is out
 	BMCDown     = "bmc-down"     // the BMC drops every connection
 	AgentSilent = "agent-silent" // the OS is up, its agent is not; jobs live
+	KernelHang  = "kernel-hang"  // the kernel is loaded and never comes to its installer
 	InstallHang = "install-hang" // the installer starts and never ends
 )
 
-var serverKinds = []string{BootHang, NoDHCP, BMCDown, AgentSilent, InstallHang}
+var serverKinds = []string{BootHang, NoDHCP, BMCDown, AgentSilent, KernelHang, InstallHang}
 
 // Kinds lists every fault that a lab knows.
 func Kinds() []string {

@@ -184,7 +184,8 @@ func (p *proc) start() error {
 
 // await returns once the process says that it is ready.
 func (p *proc) await() error {
-	for deadline := time.Now().Add(2 * time.Minute); p.ready != ""; time.Sleep(20 * time.Millisecond) {
+	late := time.After(2 * time.Minute)
+	for p.ready != "" {
 		if b, err := os.ReadFile(p.ready); err == nil {
 			token := p.Token // told by the first start only
 			if err := json.Unmarshal(b, &p.Ready); err != nil {
@@ -198,10 +199,9 @@ func (p *proc) await() error {
 		select {
 		case <-p.ended:
 			return fmt.Errorf("%s ended while it started", p.name)
-		default:
-		}
-		if time.Now().After(deadline) {
+		case <-late:
 			return fmt.Errorf("%s is not ready after two minutes", p.name)
+		case <-time.After(20 * time.Millisecond):
 		}
 	}
 	return nil
