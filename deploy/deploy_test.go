@@ -87,6 +87,36 @@ func TestComposeEnvironmentIsConfiguration(t *testing.T) {
 	}
 }
 
+// TestTheGuidesConfigurationIsOne reads the file that the guide shows as each role will.
+func TestTheGuidesConfigurationIsOne(t *testing.T) {
+	t.Parallel()
+	guide, err := os.ReadFile("../docs/how-to/roles.md")
+	if err != nil {
+		t.Fatal(err)
+	}
+	_, shown, ok := strings.Cut(string(guide), "```yaml\n")
+	shown, _, closed := strings.Cut(shown, "```")
+	if !ok || !closed {
+		t.Fatal("the guide shows no configuration")
+	}
+	file := filepath.Join(t.TempDir(), "gpupool.yaml")
+	if err := os.WriteFile(file, []byte(shown), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	for _, role := range config.Roles() {
+		c, err := config.Load(config.Source{File: file, Environ: []string{"HOME=" + t.TempDir()}, Set: []string{"roles=" + string(role)}})
+		if err != nil {
+			t.Fatalf("%s: %v", role, err)
+		}
+		if w := c.Warnings(); len(w) != 0 {
+			t.Errorf("%s warns: %q", role, w)
+		}
+		if !strings.Contains(string(guide), "`gpupool "+string(role)) || !strings.Contains(string(guide), "gpupool-"+string(role)) {
+			t.Errorf("the guide does not start the role %s", role)
+		}
+	}
+}
+
 // TestSystemdUnits has the units read by systemd itself, and their exposure judged by it.
 func TestSystemdUnits(t *testing.T) {
 	t.Parallel()
