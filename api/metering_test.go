@@ -70,6 +70,12 @@ func TestEveryFaceOfUsageShowsTheSameTime(t *testing.T) {
 	if other := read[contract.BudgetList](t, p.send(p.globex(), "GET", "/v1/budgets", ""), http.StatusOK); len(other.Items) != 0 {
 		t.Fatalf("globex sees %+v", other)
 	}
+	scrape := string(p.op("GET", "/metrics", "").body)
+	for _, want := range []string{`gpupool_accelerators{model="nvidia-h100-80gb",state="idle"} 8`, `gpupool_queue_wait_seconds{quantile="0.9",spec="h100x8"}`, `gpupool_utilization_unknown_share{spec="h100x8"} 1`, `gpupool_budget_remaining_gpu_seconds{model="",project="",tenant="acme"}`, "gpupool_pool_metrics_up 1"} {
+		if !strings.Contains(scrape, want) {
+			t.Errorf("no %s in\n%s", want, scrape)
+		}
+	}
 	read[contract.ForecastList](t, p.op("GET", "/v1/forecast", ""), http.StatusOK)
 	read[contract.CapacityList](t, p.op("GET", "/v1/capacity?every=day&zone=Europe/Berlin", ""), http.StatusOK)
 }

@@ -111,6 +111,9 @@ func New(c Config) (*Server, error) {
 	if s.metrics, err = newMetrics(c.Registry, &s.waiting); err != nil {
 		return nil, err
 	}
+	if err = c.Registry.Register(&poolMetrics{store: c.Store}); err != nil {
+		return nil, err
+	}
 	if s.engine, err = s.routes(); err != nil {
 		return nil, err
 	}

@@ -22,7 +22,7 @@ type books struct {
 	*store.Store
 	t       *testing.T
 	rnd     *rand.Rand
-	file    string
+	config  store.Config // where its record is
 	now     atomic.Int64 // the process's clock, Unix ms
 	newest  int64        // the latest moment at which something was written
 	epoch   int64
@@ -76,7 +76,12 @@ func (i interval) charged(from, to int64) int64 {
 
 func newBooks(t *testing.T, seed uint64) *books {
 	t.Helper()
-	b := &books{t: t, rnd: rand.New(rand.NewPCG(seed, 1)), file: filepath.Join(t.TempDir(), "gpupool.db"), accs: map[string][]string{}, busy: map[string]string{}, jobs: map[string]*booked{}, cordons: map[[2]string]bool{}}
+	return newBooksOn(t, seed, store.Config{Driver: "sqlite", DSN: filepath.Join(t.TempDir(), "gpupool.db")})
+}
+
+func newBooksOn(t *testing.T, seed uint64, c store.Config) *books {
+	t.Helper()
+	b := &books{t: t, rnd: rand.New(rand.NewPCG(seed, 1)), config: c, accs: map[string][]string{}, busy: map[string]string{}, jobs: map[string]*booked{}, cordons: map[[2]string]bool{}}
 	b.now.Store(time.Date(2026, 7, 14, 21, 40, 0, 0, time.UTC).UnixMilli())
 	b.open()
 	for i := range 3 {
@@ -103,7 +108,9 @@ func newBooks(t *testing.T, seed uint64) *books {
 // open is also what a restart of the process does.
 func (b *books) open() {
 	b.t.Helper()
-	s, err := store.Open(b.t.Context(), store.Config{Driver: "sqlite", DSN: b.file, Clock: func() time.Time { return time.UnixMilli(b.now.Load()) }})
+	c := b.config
+	c.Clock = func() time.Time { return time.UnixMilli(b.now.Load()) }
+	s, err := store.Open(b.t.Context(), c)
 	b.must(err)
 	b.Store = s
 	b.epoch, err = b.TakeEpoch(b.t.Context(), "eu", "test")
@@ -377,6 +384,35 @@ func TestAnyHistorySumsToTheReference(t *testing.T) {
 			}
 			b.check()
 		})
+	}
+}
+
+func TestAnyHistorySumsToTheReferenceOnPostgreSQL(t *testing.T) {
+	t.Parallel()
+	seed := uint64(time.Now().UnixNano())
+	t.Log("seed", seed)
+	b := newBooksOn(t, seed, store.Config{Driver: "postgres", DSN: storetest.Database(t, storetest.Postgres(t)), MaxConnections: 4})
+	defer func() { b.must(b.Close()) }()
+	for range 150 {
+		b.step()
+	}
+	b.check()
+	_, err := b.SetBudget(t.Context(), "test", store.Budget{Tenant: "blue", Amount: 1000})
+	b.must(err)
+	if _, err = b.WarnBudgets(t.Context()); err != nil {
+		t.Fatal(err)
+	}
+	if _, err := b.FourCounts(t.Context(), store.CountsQuery{By: "spec", Periods: []usage.Period{{Interval: usage.Interval{Start: 0, End: schema.Instant(b.newest)}}}}); err != nil {
+		t.Fatal(err)
+	}
+	if _, err := b.DailyDemand(t.Context(), 0, schema.Instant(b.newest)); err != nil {
+		t.Fatal(err)
+	}
+	if _, err := b.Trace(t.Context(), usage.Interval{Start: 0, End: schema.Instant(b.newest)}); err != nil {
+		t.Fatal(err)
+	}
+	if _, err := b.IdleJobs(t.Context(), 1); err != nil {
+		t.Fatal(err)
 	}
 }
 

@@ -1,7 +1,8 @@
 // Package bench measures: figures as ratios in one run where a peer runs here, and writes them as JSON.
 //
 // Groups: system (the whole system's jobs beside bare Temporal workflows, memory, start), engine (the allocator's engine
-// alone), pxe (the boot service beside Kea, dnsmasq, tftpd-hpa and nginx; as root). Not here: tests; a figure that misses its goal is shown, and fails nothing.
+// alone), pxe (the boot service beside Kea, dnsmasq, tftpd-hpa and nginx; as root), meter (the books on PostgreSQL). Not here:
+// tests; a figure that misses its goal is shown, and fails nothing.
 package bench
 
 import (
@@ -40,6 +41,7 @@ var groups = []struct {
 	{"system", system},
 	{"engine", engine},
 	{"pxe", netboot},
+	{"meter", meter},
 }
 
 // Command is `gpupool bench`.
