@@ -10,6 +10,7 @@ import (
 	"os"
 	"time"
 
+	"go.temporal.io/sdk/interceptor"
 	sdkworker "go.temporal.io/sdk/worker"
 
 	"gpupool/activities/bmc"
@@ -19,6 +20,7 @@ import (
 	"gpupool/activities/install"
 	"gpupool/activities/install/bootstore"
 	"gpupool/activities/meter"
+	"gpupool/activities/progress"
 	"gpupool/api"
 	"gpupool/api/auth"
 	"gpupool/api/console"
@@ -54,7 +56,7 @@ func (p *Process) bmcs() (*bmc.Pool, error) {
 
 // site runs what needs a site's BMC network, and offers to watch its servers and to keep their credentials.
 func (p *Process) site(ctx context.Context, name string, pool *bmc.Pool) error {
-	w := sdkworker.New(p.Client, workflows.SiteQueue(name), sdkworker.Options{DisableWorkflowWorker: true, MaxConcurrentActivityExecutionSize: 256, WorkerStopTimeout: stopWithin})
+	w := sdkworker.New(p.Client, workflows.SiteQueue(name), sdkworker.Options{DisableWorkflowWorker: true, MaxConcurrentActivityExecutionSize: 256, WorkerStopTimeout: stopWithin, Interceptors: p.interceptors()})
 	logins := credential.NewStore(record.Rows{Store: p.Store}, p.ring)
 	bmc.Register(w, &bmc.Activities{Store: p.Store, Pool: pool, Credential: logins.For, Renew: logins.Rotate})
 	credential.Register(w, &credential.Activities{Store: p.Store, Logins: logins, Pool: pool, After: p.Config.BMC.RotateAfter})
@@ -68,6 +70,11 @@ func (p *Process) site(ctx context.Context, name string, pool *bmc.Pool) error {
 		return err
 	}
 	return p.host(ctx, "credentials/"+name, workflows.KeepCredentials, name)
+}
+
+// interceptors are those of the workers that run servers' processes.
+func (p *Process) interceptors() []interceptor.WorkerInterceptor {
+	return []interceptor.WorkerInterceptor{&progress.Interceptor{Store: p.Store, Log: p.log}}
 }
 
 // listen opens the API's address; serve answers on it. They are apart so that its port is known to the boot service.

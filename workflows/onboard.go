@@ -58,19 +58,21 @@ type onboarding struct {
 // step is one line of the process.
 type step struct {
 	name schema.Step
-	run  func(*onboarding, workflow.Context) (schema.StepOutcome, error)
-	undo func(*onboarding, workflow.Context) string // nil = it leaves nothing behind
+	// doing is what it says while nothing else has been told.
+	doing string
+	run   func(*onboarding, workflow.Context) (schema.StepOutcome, error)
+	undo  func(*onboarding, workflow.Context) string // nil = it leaves nothing behind
 }
 
 // theSteps is the process.
 var theSteps = []step{
-	{schema.StepVerifyBMC, (*onboarding).verifyBMC, nil},
-	{schema.StepInspect, (*onboarding).inspect, nil},
-	{schema.StepProvision, (*onboarding).provision, (*onboarding).undoProvision},
-	{schema.StepDrivers, (*onboarding).drivers, nil}, // an agent's task that is not awaited any more is dropped by work itself
-	{schema.StepRuntime, (*onboarding).runtime, nil},
-	{schema.StepBurnIn, (*onboarding).burnIn, nil},
-	{schema.StepRegister, (*onboarding).register, nil},
+	{schema.StepVerifyBMC, "asks the BMC which machine it is", (*onboarding).verifyBMC, nil},
+	{schema.StepInspect, "reads what the BMC shows of the hardware", (*onboarding).inspect, nil},
+	{schema.StepProvision, "waits for a place among the site's installs", (*onboarding).provision, (*onboarding).undoProvision},
+	{schema.StepDrivers, "waits for the server's agent to take it up", (*onboarding).drivers, nil}, // an agent's task that is not awaited any more is dropped by work itself
+	{schema.StepRuntime, "waits for the server's agent to take it up", (*onboarding).runtime, nil},
+	{schema.StepBurnIn, "waits for the server's agent to read the devices", (*onboarding).burnIn, nil},
+	{schema.StepRegister, "lets the server in", (*onboarding).register, nil},
 }
 
 func (o *onboarding) begin(ctx workflow.Context, in OnboardInput) error {
@@ -124,7 +126,7 @@ func (o *onboarding) behind(name schema.Step) bool {
 func (o *onboarding) try(ctx workflow.Context, s step) (passed bool, err error) {
 	o.step = s.name
 	o.tries[s.name]++
-	if err := o.record(ctx, schema.StepRunning, ""); err != nil {
+	if err := o.record(ctx, schema.StepRunning, s.doing); err != nil {
 		return false, err
 	}
 	running, cancel := workflow.WithCancel(ctx)

@@ -213,6 +213,33 @@ func (tx *Tx) setStep(v schema.Server, attempt int, step schema.Step, state sche
 	return tx.db.Save(&r).Error
 }
 
+// StepWaits says on the running step of a server's onboarding what it does or waits for now. Where no step runs, or it
+// says so already, it changes nothing.
+func (s *Store) StepWaits(ctx context.Context, server, text string) error {
+	return s.Write(ctx, func(tx *Tx) error {
+		v, err := tx.server(server)
+		if err != nil {
+			return err
+		}
+		return tx.stepWaits(v, text)
+	})
+}
+
+func (tx *Tx) stepWaits(v schema.Server, text string) error {
+	if v.Phase != schema.PhaseOnboarding || v.Step == "" {
+		return nil
+	}
+	var r schema.StepRun
+	err := tx.lock(&r, "server = ? AND attempt = ? AND step = ?", v.ID, v.Attempt, v.Step)
+	if isNoRows(err) || err == nil && r.State != schema.StepRunning {
+		return nil
+	}
+	if err != nil {
+		return err
+	}
+	return tx.setStep(v, v.Attempt, v.Step, schema.StepRunning, text)
+}
+
 // FailStep stops an onboarding at a step and says why; the workflow then waits for a person.
 func (s *Store) FailStep(ctx context.Context, server string, attempt int, step schema.Step, code, text string, retryable bool) error {
 	return s.Write(ctx, func(tx *Tx) error {

@@ -127,6 +127,13 @@ func (tx *Tx) report(server string, r agentproto.TaskReport) error {
 			t.State = schema.TaskRunning
 		}
 		if t.Kind != schema.TaskRun {
+			v, err := tx.server(server)
+			if err != nil {
+				return err
+			}
+			if err := tx.stepWaits(v, atWork(t)); err != nil {
+				return err
+			}
 			tx.Emit(schema.Event{Kind: schema.EventTaskProgress, Subject: t.ID, Server: server, Job: t.Job}, map[string]any{"text": r.Text})
 		}
 	case r.State.Ended():
@@ -174,6 +181,14 @@ func (tx *Tx) report(server string, r agentproto.TaskReport) error {
 		tx.Emit(schema.Event{Kind: schema.EventTaskEnded, Subject: t.ID, Server: server}, TaskEnded{Task: t.ID, Kind: t.Kind, State: t.State, Workflow: t.Workflow})
 	}
 	return nil
+}
+
+// atWork says what the agent does now, by its own words where it gave any.
+func atWork(t schema.Task) string {
+	if t.Text != "" {
+		return string(t.Kind) + ": " + t.Text
+	}
+	return string(t.Kind) + ": the server's agent is at it"
 }
 
 // TaskEnded is the data of EventTaskEnded.
