@@ -163,7 +163,7 @@ func (c *cluster) twoAllocators(ctx context.Context, t testing.TB, database stri
 			return nil, 0, err
 		}
 		for _, name := range []string{"allocator-1", "allocator-2"} {
-			if strings.HasSuffix(holder, "/"+strconv.Itoa(c.procs[name].cmd.Process.Pid)) {
+			if strings.Contains(holder+"/", "/"+strconv.Itoa(c.procs[name].cmd.Process.Pid)+"/") {
 				return c.procs[name], epoch, nil
 			}
 		}
