@@ -41,6 +41,9 @@ type Config struct {
 	// APIURL is where an installed machine phones home. Example: https://pool.example.com.
 	APIURL string `yaml:"api_url"`
 
+	// IPv6 is the service for UEFI's network boot over IPv6.
+	IPv6 IPv6 `yaml:"ipv6"`
+
 	// Root is the folder of boot files. Nothing outside it is ever served, symbolic links included.
 	Root string `yaml:"root"`
 	// Plan is what an armed machine boots where there is no install profile for it.
@@ -66,6 +69,28 @@ type Config struct {
 	TFTPPerClient int `yaml:"tftp_per_client"`
 	// Limits bound what a flood costs.
 	Limits dhcp.Limits `yaml:"limits"`
+}
+
+// IPv6 is network boot over IPv6, in full and relay mode. Without subnets there is none.
+type IPv6 struct {
+	// Address is this server's IPv6 address as its clients reach it, for HTTP and TFTP. Example: 2001:db8:0:1::2.
+	Address string `yaml:"address"`
+	// DHCP is DHCPv6's listen address; empty = [::]:547, "off" = not served.
+	DHCP string `yaml:"dhcp"`
+	// TFTP is TFTP's listen address over IPv6; empty = [::]:69, "off" = not served.
+	TFTP string `yaml:"tftp"`
+	// URL is the HTTP service's own over IPv6; empty = http://[address]:<port>, where HTTP listens on all addresses.
+	URL     string    `yaml:"url"`
+	Subnets []Subnet6 `yaml:"subnets"`
+}
+
+// Subnet6 is one IPv6 network whose clients are served. Example: cidr 2001:db8:0:1::/64.
+type Subnet6 struct {
+	CIDR      string        `yaml:"cidr"`
+	Interface string        `yaml:"interface"`
+	DNS       []string      `yaml:"dns"`
+	BootLease time.Duration `yaml:"boot_lease"` // for firmware; 0 = 10 min
+	Lease     time.Duration `yaml:"lease"`      // for operating systems; 0 = 12 h
 }
 
 // Plan is boot.Plan as configuration.
@@ -133,7 +158,38 @@ func (c Config) resolve() (dhcp.Config, error) {
 		}
 		d.Subnets = append(d.Subnets, n)
 	}
+	if len(c.IPv6.Subnets) > 0 {
+		if a, err := netip.ParseAddr(c.IPv6.Address); err != nil || !a.Is6() || a.Is4In6() {
+			bad("ipv6.address: %q: want this server's IPv6 address as its clients reach it, as 2001:db8:0:1::2", c.IPv6.Address)
+		}
+		if p, err := url.Parse(c.IPv6.URL); c.IPv6.URL != "" && (err != nil || p.Host == "" || p.Scheme != "http" && p.Scheme != "https") {
+			bad("ipv6.url: %q: want http://[address]:port or https://host", c.IPv6.URL)
+		}
+	}
+	for i, s := range c.IPv6.Subnets {
+		n, err := s.resolve()
+		if err != nil {
+			bad("ipv6.subnets[%d]: %w", i, err)
+		}
+		d.V6.Subnets = append(d.V6.Subnets, n)
+	}
 	return d, errors.Join(errs...)
+}
+
+func (s Subnet6) resolve() (dhcp.Subnet6, error) {
+	n := dhcp.Subnet6{Interface: s.Interface, BootLease: s.BootLease, Lease: s.Lease}
+	var err error
+	if n.Prefix, err = netip.ParsePrefix(s.CIDR); err != nil {
+		return n, fmt.Errorf("cidr: %q: want an IPv6 network, as 2001:db8:0:1::/64", s.CIDR)
+	}
+	for _, t := range s.DNS {
+		a, err := netip.ParseAddr(t)
+		if err != nil || !a.Is6() {
+			return n, fmt.Errorf("dns: %q: want an IPv6 address", t)
+		}
+		n.DNS = append(n.DNS, a)
+	}
+	return n, nil
 }
 
 func (c Config) serverID() (netip.Addr, error) {

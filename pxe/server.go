@@ -10,6 +10,7 @@ import (
 	"net/http"
 	"net/netip"
 	"strconv"
+	"strings"
 	"syscall"
 	"time"
 
@@ -47,9 +48,9 @@ type Server struct {
 	scripts  *script.Service
 	deps     Deps
 
-	dhcpConn, pxeConn net.PacketConn
-	tftpConn          *net.UDPConn
-	httpListener      net.Listener
+	dhcpConn, pxeConn, dhcp6Conn net.PacketConn
+	tftpConn, tftp6Conn          *net.UDPConn
+	httpListener                 net.Listener
 }
 
 // New checks the configuration and opens the sockets, so that Addrs is right and clients' packets wait from here on.
@@ -89,19 +90,21 @@ func (s *Server) build(dc dhcp.Config) error {
 	}
 	url := s.cfg.URL
 	if url == "" && s.httpListener != nil {
-		scheme := "http"
-		if s.cfg.TLSCert != "" {
-			scheme = "https"
-		}
 		_, port, _ := net.SplitHostPort(s.httpListener.Addr().String())
-		url = scheme + "://" + net.JoinHostPort(dc.ServerID.String(), port)
+		url = s.scheme() + "://" + net.JoinHostPort(dc.ServerID.String(), port)
+	}
+	url6 := s.cfg.IPv6.URL
+	if url6 == "" && s.cfg.IPv6.Address != "" && s.httpListener != nil {
+		_, port, _ := net.SplitHostPort(s.httpListener.Addr().String())
+		url6 = s.scheme() + "://" + net.JoinHostPort(s.cfg.IPv6.Address, port)
 	}
 	locate := &locator{}
-	s.scripts = script.New(script.Config{URL: url, APIURL: s.cfg.APIURL, Plan: s.cfg.plan()}, script.Deps{
+	s.scripts = script.New(script.Config{URL: url, URL6: url6, APIURL: s.cfg.APIURL, Plan: s.cfg.plan()}, script.Deps{
 		Inventory: s.deps.Inventory, Tokens: s.deps.Tokens, Installer: s.deps.Installer, Locator: locate,
 		Record: s.evidence.record, Progress: func(mac string) { s.dhcp.Progressed(mac) }, Log: s.log, Now: s.deps.Now,
 	})
 	dc.ScriptURL, dc.FilesURL = s.scripts.ScriptURL, s.scripts.FilesURL()
+	dc.V6.ScriptURL, dc.V6.FilesURL, dc.V6.TFTPURL = s.scripts.ScriptURL6, strings.TrimSuffix(url6, "/")+"/files", "tftp://["+s.cfg.IPv6.Address+"]"
 	book := lease.NewBook(s.deps.Leases, lease.Options{
 		OfferHold: s.cfg.OfferHold, Quarantine: s.cfg.Quarantine, Prober: s.prober(), Now: s.deps.Now,
 		Conflict: func(a netip.Addr, mac string) {
@@ -119,6 +122,13 @@ func (s *Server) build(dc dhcp.Config) error {
 	}
 	s.http = httpboot.NewServer(&httpboot.Handler{Metrics: metrics, Files: s.files, Scripts: s.scripts, Locator: locate, Record: s.evidence.record, Who: s.who, Log: s.log})
 	return nil
+}
+
+func (s *Server) scheme() string {
+	if s.cfg.TLSCert != "" {
+		return "https"
+	}
+	return "http"
 }
 
 // locator is the DHCP server as the scripts see it; it is filled in once both exist.
@@ -172,23 +182,34 @@ func (s *Server) listen() error {
 		if addr == "" {
 			addr = def
 		}
-		c, err := lc.ListenPacket(ctx, "udp4", addr)
+		network := "udp4"
+		if strings.HasSuffix(what, "IPv6") {
+			network = "udp6"
+		}
+		c, err := lc.ListenPacket(ctx, network, addr)
 		if err != nil {
 			return fmt.Errorf("%s: %w%s", what, err, hint(err, addr))
 		}
 		*to = c
 		return nil
 	}
-	var tftpConn net.PacketConn
-	if err := errors.Join(
+	var tftpConn, tftp6Conn net.PacketConn
+	six := s.cfg.IPv6
+	if len(six.Subnets) == 0 {
+		six.DHCP, six.TFTP = Off, Off
+	}
+	err := errors.Join(
 		udp("dhcp", s.cfg.DHCP, ":67", &s.dhcpConn, lc),
 		udp("pxe", s.cfg.PXE, ":4011", &s.pxeConn, lc),
 		udp("tftp", s.cfg.TFTP, ":69", &tftpConn, net.ListenConfig{}),
-	); err != nil {
-		s.tftpConn, _ = tftpConn.(*net.UDPConn)
+		udp("dhcp over IPv6", six.DHCP, "[::]:547", &s.dhcp6Conn, lc),
+		udp("tftp over IPv6", six.TFTP, "[::]:69", &tftp6Conn, net.ListenConfig{}),
+	)
+	s.tftpConn, _ = tftpConn.(*net.UDPConn)
+	s.tftp6Conn, _ = tftp6Conn.(*net.UDPConn)
+	if err != nil {
 		return err
 	}
-	s.tftpConn, _ = tftpConn.(*net.UDPConn)
 	if s.cfg.HTTP == Off {
 		return nil
 	}
@@ -223,7 +244,7 @@ func hint(err error, addr string) string {
 }
 
 // Addrs is where each service listens; the zero AddrPort where it doesn't.
-type Addrs struct{ DHCP, PXE, TFTP, HTTP netip.AddrPort }
+type Addrs struct{ DHCP, PXE, TFTP, HTTP, DHCP6, TFTP6 netip.AddrPort }
 
 // Addrs tells the addresses that New opened.
 func (s *Server) Addrs() Addrs {
@@ -243,6 +264,12 @@ func (s *Server) Addrs() Addrs {
 	}
 	if s.tftpConn != nil {
 		a.TFTP = at(s.tftpConn.LocalAddr())
+	}
+	if s.dhcp6Conn != nil {
+		a.DHCP6 = at(s.dhcp6Conn.LocalAddr())
+	}
+	if s.tftp6Conn != nil {
+		a.TFTP6 = at(s.tftp6Conn.LocalAddr())
 	}
 	if s.httpListener != nil {
 		a.HTTP = at(s.httpListener.Addr())
@@ -279,8 +306,13 @@ func (s *Server) Run(ctx context.Context) error {
 	if s.dhcpConn != nil || s.pxeConn != nil {
 		g.Go(func() error { return s.dhcp.Serve(ctx, s.dhcpConn, s.pxeConn) })
 	}
-	if s.tftpConn != nil {
-		g.Go(func() error { return s.tftp.Serve(ctx, s.tftpConn) })
+	if s.dhcp6Conn != nil {
+		g.Go(func() error { return s.dhcp.Serve6(ctx, s.dhcp6Conn, s.cfg.Interface) })
+	}
+	for _, c := range []*net.UDPConn{s.tftpConn, s.tftp6Conn} {
+		if c != nil {
+			g.Go(func() error { return s.tftp.Serve(ctx, c) })
+		}
 	}
 	if s.httpListener != nil {
 		g.Go(func() error {
@@ -306,13 +338,15 @@ func (s *Server) Run(ctx context.Context) error {
 
 // Close closes the sockets and the folder. Run does so itself.
 func (s *Server) Close() {
-	for _, c := range []net.PacketConn{s.dhcpConn, s.pxeConn} {
+	for _, c := range []net.PacketConn{s.dhcpConn, s.pxeConn, s.dhcp6Conn} {
 		if c != nil {
 			c.Close()
 		}
 	}
-	if s.tftpConn != nil {
-		s.tftpConn.Close()
+	for _, c := range []*net.UDPConn{s.tftpConn, s.tftp6Conn} {
+		if c != nil {
+			c.Close()
+		}
 	}
 	if s.httpListener != nil {
 		s.httpListener.Close()

@@ -137,6 +137,11 @@ func BootConfig(c config.PXE, api string) pxe.Config {
 	if c.DiscoverUnknown {
 		pc.Unknown = dhcp.Record
 	}
+	six := c.IPv6
+	pc.IPv6 = pxe.IPv6{Address: six.Address, DHCP: six.DHCPListen, TFTP: six.TFTPListen, URL: six.ExternalURL}
+	for _, n := range six.Subnets {
+		pc.IPv6.Subnets = append(pc.IPv6.Subnets, pxe.Subnet6{CIDR: n.CIDR, Interface: n.Interface, DNS: n.DNS, BootLease: c.BootLeaseTime, Lease: c.LeaseTime})
+	}
 	for _, n := range c.Subnets {
 		sub := pxe.Subnet{CIDR: n.CIDR, Range: n.Range, Relays: n.Relays, Interface: n.Interface, DNS: n.DNS, NTP: n.NTP, Domain: n.Domain, MTU: uint16(n.MTU), BootLease: c.BootLeaseTime, Lease: c.LeaseTime}
 		if n.Router != "" {

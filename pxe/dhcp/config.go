@@ -66,6 +66,8 @@ type Config struct {
 	// Unknown is what is done about a MAC the inventory doesn't know; empty = ignore.
 	Unknown Policy
 	Limits  Limits
+	// V6 is the service over IPv6; without subnets there is none.
+	V6 Config6
 }
 
 // Check fills in what is left empty, and says what is wrong: each field, its value and what would be right.
@@ -104,6 +106,15 @@ func (c *Config) Check() error {
 				errs = append(errs, fmt.Errorf("subnet %s overlaps %s: each address belongs to one subnet", s.Prefix, o.Prefix))
 			}
 		}
+	}
+	for i := range c.V6.Subnets {
+		errs = append(errs, c.V6.Subnets[i].check())
+	}
+	if len(c.V6.Subnets) > 0 && c.V6.ScriptURL == nil {
+		errs = append(errs, errors.New("IPv6 script URL: want a function of the MAC"))
+	}
+	if len(c.V6.Subnets) > 0 && c.Mode == ModeProxy {
+		errs = append(errs, errors.New("IPv6 subnets: want none in proxy mode: DHCPv6 has no proxies, an address and its boot file come from one server"))
 	}
 	c.Limits = c.Limits.defaults()
 	return errors.Join(errs...)

@@ -304,6 +304,11 @@ func (b *Book) clear(ctx context.Context, p Pool, k macKey, ip netip.Addr, probe
 
 const probeCache = 45 * time.Second
 
+// Untaken reports whether nobody else holds ip now and it isn't quarantined, wherever it is.
+func (b *Book) Untaken(ctx context.Context, ip netip.Addr, mac string) (bool, error) {
+	return b.free(ctx, ip, mac)
+}
+
 // free asks the store whether mac could have ip now.
 func (b *Book) free(ctx context.Context, ip netip.Addr, mac string) (bool, error) {
 	rows, err := b.finds.do(ctx, Key{IPs: []string{ip.String()}})

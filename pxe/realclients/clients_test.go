@@ -214,3 +214,43 @@ func TestTFTPAndHTTPClients(t *testing.T) {
 		t.Fatalf("a write was taken: %s", out)
 	}
 }
+
+// TestClientsOverIPv6: two clients of other makes, the second after the first on one machine, get its one address.
+func TestClientsOverIPv6(t *testing.T) {
+	need(t, "dhclient", "isc-dhcp-client")
+	need(t, "dhcpcd", "dhcpcd")
+	s := newSite6(t)
+	h := s.host(t, 11, "br0")
+	s.machine(h, schema.PhaseAvailable)
+	h.linkLocal()
+	sh, out := script(t)
+	dir := t.TempDir()
+	const want = "2001:db8:77:0:5254:67:7077:10b"
+	h.do("dhclient", "-6", "-1", "-sf", sh, "-lf", dir+"/leases", "-pf", dir+"/pid", "eth0")
+	given(t, out, "event=BOUND6", "new_ip6_address="+want, "new_dhcp6_name_servers=2001:db8:77::53")
+	h.do("dhclient", "-6", "-r", "-sf", sh, "-lf", dir+"/leases", "-pf", dir+"/pid", "eth0")
+	s.wait(5*time.Second, boot.KindRelease, h.mac, func(e schema.BootEvidence) bool { return e.Result == "ok" && e.IP == want })
+	h.do("dhcpcd", "-6", "-1", "-B", "-t", "20", "-c", sh, "eth0")
+	given(t, out, "new_dhcp6_ia_na1_ia_addr1="+want)
+
+	// Files come over IPv6 too.
+	h.run("ip address replace " + want + "/64 dev eth0 nodad")
+	b := make([]byte, 3<<20+13)
+	r := rand.NewChaCha8([32]byte{6})
+	r.Read(b)
+	s.put("initrd", b)
+	sum := fmt.Sprintf("%x", sha256.Sum256(b))
+	for name, args := range map[string][]string{
+		"by HTTP":       {"curl", "-sf", "-o", dir + "/f", "http://[2001:db8:77::1]:8080/files/initrd"},
+		"by TFTP":       {"curl", "-sf", "-o", dir + "/f", "tftp://[2001:db8:77::1]/initrd"},
+		"by TFTP, 1468": {"curl", "-sf", "--tftp-blksize", "1468", "-o", dir + "/f", "tftp://[2001:db8:77::1]/initrd"},
+		"tftp-hpa":      {"tftp", "-6", "-m", "binary", "2001:db8:77::1", "-c", "get", "initrd", dir + "/f"},
+	} {
+		h.do(args...)
+		if got := h.do("sha256sum", dir+"/f"); !strings.HasPrefix(got, sum) {
+			t.Fatalf("%s: got %q, want %s", name, got, sum)
+		}
+		os.Remove(dir + "/f")
+	}
+	s.wait(time.Second, boot.KindTFTP, h.mac, func(e schema.BootEvidence) bool { return e.Result == "ok" && e.IP == want })
+}

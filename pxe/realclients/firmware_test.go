@@ -3,6 +3,7 @@
 package realclients
 
 import (
+	"fmt"
 	"os"
 	"os/exec"
 	"path/filepath"
@@ -20,8 +21,37 @@ type vm struct {
 	mac  string
 	uefi bool // OVMF's own network stack, without qemu's iPXE ROM
 	http bool // UEFI HTTP boot only
+	six  bool // over IPv6 only
 	sb   bool // Secure Boot with the keys of Microsoft enrolled
 	tap  string
+}
+
+// newSite6 is a site whose machines have nothing but IPv6: no DHCPv4, and a router that sends them to DHCPv6.
+func newSite6(t *testing.T) *site {
+	t.Helper()
+	need(t, "radvd", "radvd")
+	s := newSite(t, func(c *pxe.Config) {
+		c.DHCP, c.PXE = pxe.Off, pxe.Off
+		c.IPv6 = pxe.IPv6{Address: "2001:db8:77::1", Subnets: []pxe.Subnet6{{CIDR: "2001:db8:77::/64", DNS: []string{"2001:db8:77::53"}}}}
+	})
+	ip(t, "address add 2001:db8:77::1/64 dev br0 nodad")
+	dir := t.TempDir()
+	if err := os.WriteFile(filepath.Join(dir, "radvd.conf"), []byte("interface br0 { AdvSendAdvert on; MinRtrAdvInterval 3; MaxRtrAdvInterval 4; AdvManagedFlag on; AdvOtherConfigFlag on; prefix 2001:db8:77::/64 { AdvAutonomous off; }; };"), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	if out, err := exec.Command("sysctl", "-qw", "net.ipv6.conf.all.forwarding=1").CombinedOutput(); err != nil {
+		t.Fatalf("%v %s", err, out)
+	}
+	router := exec.Command("radvd", "-n", "-m", "stderr", "-C", filepath.Join(dir, "radvd.conf"), "-p", filepath.Join(dir, "pid"))
+	router.Stdout, router.Stderr = t.Output(), t.Output()
+	if err := router.Start(); err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() {
+		router.Process.Kill()
+		router.Wait()
+	})
+	return s
 }
 
 // power starts the machine with its network on a bridge, and returns where its console goes.
@@ -52,7 +82,7 @@ func (s *site) power(t *testing.T, v vm, bridge string) (console string) {
 		if v.sb {
 			args = append(args, "-global", "driver=cfi.pflash01,property=secure,value=on", "-global", "ICH9-LPC.disable_s3=1")
 		}
-		for opt, off := range map[string]bool{"IPv4PXESupport": v.http, "IPv6PXESupport": true} {
+		for opt, off := range map[string]bool{"IPv4PXESupport": v.http || v.six, "IPv6PXESupport": v.http || !v.six} {
 			if off {
 				args = append(args, "-fw_cfg", "name=opt/org.tianocore/"+opt+",string=n")
 			}
@@ -171,4 +201,30 @@ func TestSecureBootThroughShimAndGRUB(t *testing.T) {
 	s.Arm("srv-sb", 2)
 	s.power(t, v, "br0")
 	s.reaches(v.mac, "grub.cfg: install")
+}
+
+// TestOVMFOverIPv6 boots by DHCPv6 alone (RFC 5970), by TFTP and by HTTP; radvd is the network's router.
+func TestOVMFOverIPv6(t *testing.T) {
+	for i, c := range []struct {
+		name string
+		vm   vm
+		kind string
+	}{
+		{"by HTTP", vm{uefi: true, six: true, http: true}, boot.KindHTTP},
+		{"by TFTP", vm{uefi: true, six: true}, boot.KindTFTP},
+	} {
+		t.Run(c.name, func(t *testing.T) {
+			s := newSite6(t)
+			v := c.vm
+			v.mac, v.tap = fmt.Sprintf("52:54:00:77:06:%02x", i), fmt.Sprintf("tap6%d", i)
+			s.Put(boot.Machine{ID: "srv-six", Name: "six", Phase: schema.PhaseAvailable}, v.mac)
+			s.power(t, v, "br0")
+			// It tries HTTP over IPv4 first, which nobody answers here.
+			e := s.wait(2*bootTime, c.kind, v.mac, func(e schema.BootEvidence) bool { return e.Result == "ok" && e.What == "snponly.efi" })
+			if want := fmt.Sprintf("2001:db8:77:0:5254:67:7077:6%02x", i); e.IP != want {
+				t.Fatalf("it fetched from %s, want %s", e.IP, want)
+			}
+			s.reaches(v.mac, "boot from disk")
+		})
+	}
 }

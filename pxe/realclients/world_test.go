@@ -261,3 +261,14 @@ func (s *site) relay(t *testing.T) {
 	relay.daemon("dnsmasq", "-k", "-p", "0", "--dhcp-relay=10.88.0.1,10.77.0.1", "--log-facility=-", "--user=root", "--pid-file=")
 	relay.waitUp(67)
 }
+
+// linkLocal waits until the host has the link-local address that clients of DHCPv6 speak from.
+func (h *host) linkLocal() {
+	h.t.Helper()
+	for end := time.Now().Add(10 * time.Second); time.Now().Before(end); <-time.After(20 * time.Millisecond) {
+		if out := h.run("ip -6 address show dev eth0 scope link -tentative"); strings.Contains(out, "fe80::") {
+			return
+		}
+	}
+	h.t.Fatal("eth0 gets no link-local address")
+}

@@ -32,6 +32,8 @@ type Locator interface {
 type Config struct {
 	// URL is this service's own, as its clients reach it: http://10.1.0.2:8080, without a slash at the end.
 	URL string
+	// URL6 is the same for clients that come over IPv6; empty = URL.
+	URL6 string
 	// APIURL is where an installed machine phones home; it is told in the enrol document.
 	APIURL string
 	// Plan is what is booted where there is no Installer.
@@ -74,12 +76,28 @@ func New(c Config, d Deps) *Service {
 	if d.Progress == nil {
 		d.Progress = func(string) {}
 	}
-	c.URL = strings.TrimSuffix(c.URL, "/")
+	c.URL, c.URL6 = strings.TrimSuffix(c.URL, "/"), strings.TrimSuffix(c.URL6, "/")
+	if c.URL6 == "" {
+		c.URL6 = c.URL
+	}
 	return &Service{c: c, Deps: d, served: map[string]string{}, guess: map[netip.Addr]*refusals{}}
 }
 
 // ScriptURL is where a MAC's iPXE script is.
 func (s *Service) ScriptURL(mac string) string { return s.c.URL + "/boot/" + mac + "/" + string(IPXE) }
+
+// ScriptURL6 is the same for a machine that comes over IPv6.
+func (s *Service) ScriptURL6(mac string) string {
+	return s.c.URL6 + "/boot/" + mac + "/" + string(IPXE)
+}
+
+// url is this service's own, as a client at that address reaches it.
+func (s *Service) url(client netip.Addr) string {
+	if client.Is6() {
+		return s.c.URL6
+	}
+	return s.c.URL
+}
 
 // FilesURL is where the public boot files are.
 func (s *Service) FilesURL() string { return s.c.URL + "/files" }
@@ -123,7 +141,7 @@ func (s *Service) Script(ctx context.Context, client netip.Addr, mac string, k K
 	if !s.take(mac, exchange) {
 		return nil, s.refuse(client, boot.KindRefused, mac, m, string(k), "the install script of this DHCP exchange was already given out: either the machine fetched it twice, or someone else did")
 	}
-	body, err := s.install(ctx, m, *armed, mac, k)
+	body, err := s.install(ctx, client, m, *armed, mac, k)
 	if err != nil {
 		s.give(mac, exchange)
 		s.Record(s.evidence(boot.KindScript, client, mac, m, string(k), err.Error()))
@@ -145,7 +163,7 @@ func (s *Service) toDisk(client netip.Addr, mac string, m boot.Machine, k Kind, 
 	return body, nil
 }
 
-func (s *Service) install(ctx context.Context, m boot.Machine, a schema.Armed, mac string, k Kind) ([]byte, error) {
+func (s *Service) install(ctx context.Context, client netip.Addr, m boot.Machine, a schema.Armed, mac string, k Kind) ([]byte, error) {
 	plan := s.c.Plan
 	if s.Installer != nil {
 		var err error
@@ -157,7 +175,7 @@ func (s *Service) install(ctx context.Context, m boot.Machine, a schema.Armed, m
 	if err != nil {
 		return nil, fmt.Errorf("mint the attempt's boot token: %w", err)
 	}
-	text, err := install(k, plan, vars{base: s.c.URL + "/b/" + token, files: s.FilesURL(), server: m.ID, name: m.Name, mac: mac, attempt: a.Attempt})
+	text, err := install(k, plan, vars{base: s.url(client) + "/b/" + token, files: s.url(client) + "/files", server: m.ID, name: m.Name, mac: mac, attempt: a.Attempt})
 	return []byte(text), err
 }
 
@@ -268,7 +286,7 @@ func (s *Service) Document(ctx context.Context, client netip.Addr, h Holder, nam
 		}
 		return s.Tokens.Mint(ctx, h.Machine.ID, h.Attempt, schema.PurposePhoneHome)
 	}
-	doc, err := s.make(ctx, h, name, phoneHome)
+	doc, err := s.make(ctx, client, h, name, phoneHome)
 	if err == nil && doc.Secret {
 		err = use()
 	}
@@ -289,7 +307,7 @@ func (s *Service) Document(ctx context.Context, client netip.Addr, h Holder, nam
 	return doc, nil
 }
 
-func (s *Service) make(ctx context.Context, h Holder, name string, phoneHome func(context.Context) (string, error)) (boot.Document, error) {
+func (s *Service) make(ctx context.Context, client netip.Addr, h Holder, name string, phoneHome func(context.Context) (string, error)) (boot.Document, error) {
 	if name == EnrolName {
 		token, err := phoneHome(ctx)
 		if err != nil {
@@ -301,7 +319,7 @@ func (s *Service) make(ctx context.Context, h Holder, name string, phoneHome fun
 	if s.Installer == nil {
 		return boot.Document{}, boot.ErrNoSuch
 	}
-	return s.Installer.Document(ctx, boot.DocumentRequest{Machine: h.Machine, Attempt: h.Attempt, Name: name, Base: s.c.URL + "/b/" + h.token, PhoneHome: phoneHome})
+	return s.Installer.Document(ctx, boot.DocumentRequest{Machine: h.Machine, Attempt: h.Attempt, Name: name, Base: s.url(client) + "/b/" + h.token, PhoneHome: phoneHome})
 }
 
 func (s *Service) evidence(kind string, client netip.Addr, mac string, m boot.Machine, what, result string) schema.BootEvidence {

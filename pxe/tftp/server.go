@@ -272,7 +272,13 @@ func reader(c *net.UDPConn) func([]byte) (int, arrival, error) {
 				}
 				in := arrival{src: addrPort(src), mtu: defaultBlock + overhead}
 				if cm != nil {
-					in.local, in.mtu = localAddr(cm.Dst), mtu.of(cm.IfIndex)-20 // IPv6's header is 20 longer
+					in.local, in.mtu = localAddr(cm.Dst), mtu.of(cm.IfIndex)
+					if in.src.Addr().Is6() {
+						in.mtu -= 20 // IPv6's header is longer by that
+					}
+					if in.local.IsLinkLocalUnicast() && in.local.Is6() {
+						in.local = in.local.WithZone(in.src.Addr().Zone())
+					}
 				}
 				return n, in, nil
 			}

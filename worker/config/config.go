@@ -90,7 +90,24 @@ type PXE struct {
 	OfferHold       time.Duration     `yaml:"offer_hold" help:"How long an offered address waits for its request, 5s to 10m." zero:"1m" example:"30s"`
 	Quarantine      time.Duration     `yaml:"quarantine" help:"How long an address that something else was found at is left alone, 1m to 720h." zero:"1h" example:"12h"`
 	NoProbe         bool              `yaml:"no_probe" help:"Offer an address without looking whether something answers at it. Saves up to 400 ms of a first offer, and an address may be given twice." zero:"false" example:"true"`
+	IPv6            PXE6              `yaml:"ipv6" help:"Network boot over IPv6 as well (DHCPv6, RFC 5970), in modes full and relay."`
 	Subnets         []Subnet          `yaml:"subnets" help:"Networks that addresses are given in (modes full and relay) or answered in (proxy). Of each: cidr, range, relays, interface, router, dns, ntp, domain, mtu." zero:"none" example:"[{cidr: 10.20.0.0/22, range: 10.20.1.0-10.20.3.254, router: 10.20.0.1, dns: [10.20.0.53]}]"`
+}
+
+// PXE6 is network boot over IPv6.
+type PXE6 struct {
+	Address     string    `yaml:"address" help:"IPv6 address of this service that booting servers reach." zero:"must be set with subnets" example:"2001:db8:0:1::2"`
+	DHCPListen  string    `yaml:"dhcp_listen" help:"host:port for DHCPv6; the port is 547 outside tests." zero:"[::]:547" example:"'[2001:db8:0:1::2]:547'"`
+	TFTPListen  string    `yaml:"tftp_listen" help:"host:port for TFTP over IPv6." zero:"[::]:69" example:"'[2001:db8:0:1::2]:69'"`
+	ExternalURL string    `yaml:"external_url" help:"Address by which booting servers reach pxe.http_listen over IPv6." zero:"made from address and the port of http_listen" example:"http://[2001:db8:0:1::2]"`
+	Subnets     []Subnet6 `yaml:"subnets" help:"IPv6 networks whose servers are answered. Of each: cidr, interface, dns. The router must say by its advertisements that addresses are managed." zero:"none: no network boot over IPv6" example:"[{cidr: '2001:db8:0:1::/64'}]"`
+}
+
+// Subnet6 is one IPv6 network.
+type Subnet6 struct {
+	CIDR      string   `yaml:"cidr" help:"The network, IPv6, /16 to /64." zero:"must be set" example:"2001:db8:0:1::/64"`
+	Interface string   `yaml:"interface" help:"Interface that it is directly on." zero:"found by the interfaces' addresses" example:"eth1"`
+	DNS       []string `yaml:"dns" help:"Name servers." zero:"none" example:"['2001:db8::53']"`
 }
 
 // Subnet is one network the DHCP service serves.

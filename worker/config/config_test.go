@@ -180,8 +180,14 @@ func TestValuesThatCannotWorkAreRefused(t *testing.T) {
 		"relays, time servers and an MTU that can't be": {
 			[]string{"pxe.mode=full", "pxe.server_id=10.0.0.1", "pxe.subnets=[{cidr: 10.0.0.0/24, relays: [here], ntp: ['fe80::1'], mtu: 100}]"}, "pxe.subnets[0].relays pxe.subnets[0].ntp pxe.subnets[0].mtu",
 		},
-		"a lease of a second":                        {[]string{"pxe.lease_time=1s"}, "pxe.lease_time pxe.boot_lease_time"},
-		"firmware's lease longer than the system's":  {[]string{"pxe.lease_time=5m", "pxe.boot_lease_time=6m"}, "pxe.boot_lease_time"},
+		"a lease of a second":                       {[]string{"pxe.lease_time=1s"}, "pxe.lease_time pxe.boot_lease_time"},
+		"firmware's lease longer than the system's": {[]string{"pxe.lease_time=5m", "pxe.boot_lease_time=6m"}, "pxe.boot_lease_time"},
+		"IPv6 without an address, in a network that is too small": {
+			[]string{"pxe.mode=full", "pxe.server_id=10.0.0.1", "pxe.subnets=[{cidr: 10.0.0.0/24}]", "pxe.ipv6.subnets=[{cidr: '2001:db8::/80', dns: [10.0.0.53]}]"}, "pxe.ipv6.address pxe.ipv6.subnets[0].cidr pxe.ipv6.subnets[0].dns",
+		},
+		"IPv6 beside another's DHCP": {
+			[]string{"pxe.mode=proxy", "pxe.server_id=10.0.0.1", "pxe.subnets=[{cidr: 10.0.0.0/24}]", "pxe.ipv6.address=2001:db8::2", "pxe.ipv6.subnets=[{cidr: '2001:db8::/64'}]"}, "pxe.ipv6.subnets",
+		},
 		"half of the boot service's TLS":             {[]string{"pxe.tls_key=k.pem"}, "pxe.tls_cert"},
 		"a first program that is no boot file":       {[]string{"pxe.stages={x64: ../../etc/passwd, sparc: a}"}, "pxe.stages pxe.stages"},
 		"a boot port that isn't one":                 {[]string{"pxe.boot_listen=4011"}, "pxe.boot_listen"},

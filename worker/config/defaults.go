@@ -65,6 +65,8 @@ func (c *Config) fill(environ []string) (err error) {
 	c.PXE.TFTPListen = cmp.Or(c.PXE.TFTPListen, ":69")
 	c.PXE.HTTPListen = cmp.Or(c.PXE.HTTPListen, ":8081")
 	c.PXE.BootDir = cmp.Or(c.PXE.BootDir, filepath.Join(c.DataDir, "boot"))
+	c.PXE.IPv6.DHCPListen = cmp.Or(c.PXE.IPv6.DHCPListen, "[::]:547")
+	c.PXE.IPv6.TFTPListen = cmp.Or(c.PXE.IPv6.TFTPListen, "[::]:69")
 	c.PXE.LeaseTime = cmp.Or(c.PXE.LeaseTime, time.Hour)
 	c.PXE.BootLeaseTime = cmp.Or(c.PXE.BootLeaseTime, min(10*time.Minute, c.PXE.LeaseTime))
 	c.PXE.OfferHold = cmp.Or(c.PXE.OfferHold, time.Minute)

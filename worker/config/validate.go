@@ -132,6 +132,7 @@ func (p PXE) validate(v *checks) {
 	for i, s := range p.Subnets {
 		s.validate(v, fmt.Sprintf("pxe.subnets[%d].", i))
 	}
+	p.IPv6.validate(v, p.Mode)
 	if p.Mode == PXEOff || !p.Mode.Valid() {
 		return
 	}
@@ -139,6 +140,27 @@ func (p PXE) validate(v *checks) {
 	v.that(err == nil && id.Is4() && !id.IsUnspecified(), "pxe.server_id", p.ServerID, "an IPv4 address of this service that booting servers reach")
 	v.url("pxe.external_url", p.ExternalURL)
 	v.that(len(p.Subnets) > 0, "pxe.subnets", "", "one network or more unless mode is off")
+}
+
+func (p PXE6) validate(v *checks, mode PXEMode) {
+	v.hostPort("pxe.ipv6.dhcp_listen", p.DHCPListen, true)
+	v.hostPort("pxe.ipv6.tftp_listen", p.TFTPListen, true)
+	v.url("pxe.ipv6.external_url", p.ExternalURL)
+	if len(p.Subnets) == 0 {
+		return
+	}
+	a, err := netip.ParseAddr(p.Address)
+	v.that(err == nil && a.Is6() && !a.Is4In6() && !a.IsUnspecified(), "pxe.ipv6.address", p.Address, "an IPv6 address of this service that booting servers reach")
+	v.that(mode != PXEProxy, "pxe.ipv6.subnets", len(p.Subnets), "none in mode proxy: DHCPv6 has no proxies")
+	for i, s := range p.Subnets {
+		at := fmt.Sprintf("pxe.ipv6.subnets[%d].", i)
+		n, err := netip.ParsePrefix(s.CIDR)
+		v.that(err == nil && n.Addr().Is6() && !n.Addr().Is4In6() && n.Bits() >= 16 && n.Bits() <= 64 && n.Masked() == n, at+"cidr", s.CIDR, "an IPv6 network of /16 to /64, as in 2001:db8:0:1::/64")
+		for _, d := range s.DNS {
+			a, err := netip.ParseAddr(d)
+			v.that(err == nil && a.Is6(), at+"dns", d, "an IPv6 address")
+		}
+	}
 }
 
 func (s Subnet) validate(v *checks, at string) {
