@@ -11,7 +11,7 @@ TOOLS := build/tools
 GOLANGCI_VERSION := v2.15.0
 GOLANGCI := $(TOOLS)/golangci-lint-$(GOLANGCI_VERSION)
 
-.PHONY: help build binary demo test unit lint generate generate-check bench netns browser chaos soak clean
+.PHONY: help build binary demo test unit lint generate generate-check bench netns browser chaos soak clean kube
 
 help: ## list the targets
 	@sed -nE 's/^([a-z-]+):.*## (.*)/  make \1\t\2/p' $(MAKEFILE_LIST) | expand -t 24
@@ -70,6 +70,9 @@ chaos: ## the tests that kill processes, over and over; N=times
 
 soak: ## fuzz targets and property tests for SECONDS=n (300) all together
 	@deploy/soak.sh $(or $(SECONDS),300)
+
+kube: ## build a Kubernetes control plane for the tests, once, into the user's cache (ten minutes of processor time)
+	@deploy/kube/build.sh
 
 clean: ## remove what was built
 	rm -rf build

@@ -44,14 +44,13 @@ type ClusterRun struct {
 type ClusterDrift string
 
 const (
-	DriftDuplicate  ClusterDrift = "duplicate"  // the cluster has a run twice: one was ended
-	DriftOrphan     ClusterDrift = "orphan"     // the cluster has a run that is over in the record: it was ended
-	DriftLost       ClusterDrift = "lost"       // the cluster no longer knows a run that the record has
-	DriftDevices    ClusterDrift = "devices"    // the cluster bound other devices than were allocated: the record follows
-	DriftContested  ClusterDrift = "contested"  // the cluster bound a device that another job holds: it is cordoned
-	DriftDrained    ClusterDrift = "drained"    // somebody drained or cordoned the node in the cluster: cordoned here
-	DriftUndrained  ClusterDrift = "undrained"  // our drain was lifted there while the cordon stands: drained again
-	DriftMissing    ClusterDrift = "missing"    // a server of the pool is no node of its cluster: cordoned
-	DriftForeign    ClusterDrift = "foreign"    // the cluster runs work that is not the pool's on a device: it is kept off it
-	DriftUnattended ClusterDrift = "unattended" // a live job has no process: it was started again
+	DriftDuplicate ClusterDrift = "duplicate" // the cluster has a run twice: one was ended
+	DriftOrphan    ClusterDrift = "orphan"    // the cluster has a run that is over in the record: it was ended
+	DriftLost      ClusterDrift = "lost"      // the cluster no longer knows a run that the record has
+	DriftDevices   ClusterDrift = "devices"   // the cluster bound other devices than were allocated: the record follows
+	DriftContested ClusterDrift = "contested" // the cluster bound a device that another job holds: it is cordoned
+	DriftDrained   ClusterDrift = "drained"   // somebody drained or cordoned the node in the cluster: cordoned here
+	DriftUndrained ClusterDrift = "undrained" // our drain was lifted there while the cordon stands: drained again
+	DriftMissing   ClusterDrift = "missing"   // a server of the pool is no node of its cluster: cordoned
+	DriftForeign   ClusterDrift = "foreign"   // the cluster runs work that is not the pool's on a device: it is kept off it
 )

@@ -7,6 +7,7 @@ import (
 	sdkworker "go.temporal.io/sdk/worker"
 
 	"gpupool/activities/cluster"
+	"gpupool/activities/cluster/kube"
 	"gpupool/activities/cluster/slurm"
 	"gpupool/schema"
 	"gpupool/worker/config"
@@ -25,7 +26,7 @@ func (p *Process) clusters(ctx context.Context) error {
 					return slurm.Open(slurm.Config{Owner: c.Owner, URL: c.URL, Version: c.APIVersion, TokenFile: c.TokenFile, KeyFile: c.JWTKeyFile, User: c.User, BinDir: c.BinDir, Conf: c.Conf,
 						Partition: c.Partition, Account: c.Account, LogDir: c.LogDir, Log: log})
 				}
-				return nil, schema.Invalid("clusters.kind", c.Kind, "slurm")
+				return kube.Open(kube.Config{Owner: c.Owner, Kubeconfig: c.Kubeconfig, Context: c.Context, Namespace: c.Namespace, Image: c.Image})
 			}})
 		if err := w.Start(); err != nil {
 			return fmt.Errorf("starting the connector of cluster %s: %w", c.Name, err)

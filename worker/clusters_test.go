@@ -6,6 +6,7 @@ import (
 	"testing"
 	"time"
 
+	"gpupool/activities/cluster/kube/kubetest"
 	"gpupool/activities/cluster/slurm/slurmtest"
 	"gpupool/schema"
 	"gpupool/schema/store"
@@ -77,6 +78,19 @@ func jobsSettle(t *testing.T, p *worker.Process, n int) {
 			t.Errorf("%s: %d ledger rows for %d accelerators (%v)", j.Name, len(rows), j.Nodes*2, err)
 		}
 	}
+}
+
+func TestJobsRunOnKubernetesThroughTheWholeSystem(t *testing.T) {
+	c := kubetest.Start(t)
+	for _, n := range []string{"k1", "k2"} {
+		var devices []string
+		for i := range 8 {
+			devices = append(devices, fmt.Sprintf("GPU-%s-%d", n, i))
+		}
+		c.Node(n, devices)
+	}
+	p := on(t, fmt.Sprintf("[{name: prod, kind: kubernetes, kubeconfig: %s, image: 'example.net/train:1'}]", c.Kubeconfig), "prod", "kubernetes", "k1", "k2")
+	jobsSettle(t, p, 12)
 }
 
 func TestJobsRunOnSlurmThroughTheWholeSystem(t *testing.T) {

@@ -38,6 +38,9 @@ import (
 // stopWithin is how long a worker waits for what is in flight when it stops.
 const stopWithin = 5 * time.Second
 
+// attendEvery is how often the record's live jobs and Temporal's processes are compared.
+const attendEvery = time.Minute
+
 // Process is a running gpupool process.
 type Process struct {
 	Config *config.Config
@@ -166,6 +169,7 @@ func (p *Process) core(ctx context.Context) error {
 	if err := p.clusters(ctx); err != nil {
 		return err
 	}
+	p.spawn("attend", func(ctx context.Context) error { return job.Attend(ctx, p.Store, p.Client, attendEvery) })
 	p.spawn("health", func(ctx context.Context) error { return health.WatchSilence(ctx, p.Store, p.Config.Timing.AgentSilent) })
 	p.spawn("clock", func(ctx context.Context) error { return meter.WatchClock(ctx, p.Store, 10*time.Second, time.Now) })
 	if err := p.host(ctx, "meter", workflows.Meter); err != nil {

@@ -10,12 +10,16 @@ import (
 	"testing"
 	"time"
 
+	enumspb "go.temporal.io/api/enums/v1"
+
+	"gpupool/activities/job"
 	"gpupool/schema"
 	"gpupool/schema/agentproto"
 	"gpupool/schema/store"
 	"gpupool/schema/store/storetest"
 	"gpupool/worker"
 	"gpupool/worker/config"
+	"gpupool/workflows"
 )
 
 const h100 = "nvidia-h100-80gb"
@@ -176,4 +180,60 @@ func BenchmarkJobs(b *testing.B) {
 	}
 	await(b, p.Store, 5*time.Minute)
 	b.ReportMetric(float64(b.N)/b.Elapsed().Seconds(), "jobs/s")
+}
+
+// A process that somebody terminated is missed, and the job is taken up where it was.
+func TestAJobWhoseProcessIsGoneIsTakenUp(t *testing.T) {
+	p := start(t)
+	storetest.Available(t, p.Store, 1, h100, 8)
+	v, err := p.Store.Server(t.Context(), storetest.NewServer(1, h100, 8).Name)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if _, err := p.Store.CreateSpec(t.Context(), "test", store.NewSpec{Name: "h100x1", Model: h100, Accelerators: 1}); err != nil {
+		t.Fatal(err)
+	}
+	if _, err := p.Store.CreateTenant(t.Context(), "test", "blue", 100); err != nil {
+		t.Fatal(err)
+	}
+	if _, err := p.Store.CreateProject(t.Context(), "test", "blue", "train"); err != nil {
+		t.Fatal(err)
+	}
+	j, _, err := p.Store.SubmitJob(t.Context(), "test", "", "", store.NewJob{Tenant: "blue", Project: "train", Spec: "h100x1", Nodes: 1, Command: []string{"true"}})
+	if err != nil {
+		t.Fatal(err)
+	}
+	running := func() bool {
+		d, err := p.Client.DescribeWorkflowExecution(t.Context(), workflows.JobID(j.ID), "")
+		return err == nil && d.GetWorkflowExecutionInfo().GetStatus() == enumspb.WORKFLOW_EXECUTION_STATUS_RUNNING
+	}
+	until(t, "its process runs and has dispatched it", func() bool {
+		tasks, err := p.Store.JobTasks(t.Context(), j.ID, 1)
+		return err == nil && len(tasks) == 1 && running()
+	})
+	if err := p.Client.TerminateWorkflow(t.Context(), workflows.JobID(j.ID), "", "the test"); err != nil {
+		t.Fatal(err)
+	}
+	ctx, cancel := context.WithCancel(t.Context())
+	var wg sync.WaitGroup
+	defer func() { cancel(); wg.Wait() }()
+	wg.Go(func() { _ = job.Attend(ctx, p.Store, p.Client, 200*time.Millisecond) })
+	until(t, "it has another", running)
+	wg.Go(func() { obey(ctx, p.Store, v.ID) })
+	await(t, p.Store, 30*time.Second)
+	if j, err = p.Store.Job(t.Context(), j.ID); err != nil || j.State != schema.JobCompleted || j.Attempt != 1 {
+		t.Fatalf("the job is %s after attempt %d (%v)", j.State, j.Attempt, err)
+	}
+}
+
+// until waits for a condition, for half a minute.
+func until(t *testing.T, what string, ok func() bool) {
+	t.Helper()
+	deadline := time.Now().Add(30 * time.Second)
+	for !ok() {
+		if time.Now().After(deadline) {
+			t.Fatal("not within half a minute: ", what)
+		}
+		<-time.After(20 * time.Millisecond)
+	}
 }

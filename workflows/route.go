@@ -22,7 +22,7 @@ type Routes struct {
 // nothing is due that a process would do. So a job that waits costs Temporal nothing, however long the queue is.
 func (r Routes) Route(e schema.Event) (deliver.Delivery, bool) {
 	switch e.Kind {
-	case schema.EventJobAllocated, schema.EventJobStop, schema.EventJobAttemptEnded, schema.EventJobLimit:
+	case schema.EventJobAllocated, schema.EventJobStop, schema.EventJobAttemptEnded, schema.EventJobLimit, schema.EventJobUnattended:
 		news := JobNews{Kind: e.Kind}
 		_ = json.Unmarshal(e.Data, &news)
 		news.Kind = e.Kind

@@ -26,6 +26,8 @@ type Backend interface {
 	Start(ctx context.Context, ref Ref) error
 	// Stop asks a run to end; kill leaves it no time for it. One that is gone is no error.
 	Stop(ctx context.Context, ref Ref, kill bool) error
+	// Clean removes what the cluster still keeps of a run that is over in the record too.
+	Clean(ctx context.Context, ref Ref) error
 	// Output is what a part of a run has written, from an offset in bytes; at most 64 KiB of it.
 	Output(ctx context.Context, ref Ref, k Key, rank int, offset int64) ([]byte, error)
 
@@ -49,8 +51,8 @@ type Key struct {
 	Attempt int
 }
 
-// Ref is what the cluster calls a run. Native may be given out again: with Submitted, by the cluster's clock, it is
-// unique.
+// Ref is what the cluster calls a run. Slurm gives ids out again: with Submitted, by the cluster's clock, one is unique.
+// Where names are never used again Submitted is 0.
 type Ref struct {
 	Native    string
 	Submitted schema.Instant
@@ -88,6 +90,7 @@ type Seen struct {
 	Key
 	Ref
 	Held        bool           // submitted, not started
+	Partial     bool           // not all of its parts are there; a submit that is done again makes the rest
 	State, Why  string         // the cluster's own words
 	Began       schema.Instant // by the cluster's clock; 0 = not yet
 	Ended       schema.Instant
@@ -116,13 +119,16 @@ type SeenPart struct {
 
 // View is one look at a cluster.
 type View struct {
-	Runs    []Seen
-	Nodes   map[string]Node
-	Foreign []Foreign
+	// Definite says that of a bound run which is not in Runs no process is left.
+	Definite bool
+	Runs     []Seen
+	Nodes    map[string]Node
+	Foreign  []Foreign
 }
 
 // Node is a server as its cluster has it.
 type Node struct {
+	Joined  bool   // it is marked as the pool's; false = Join is wanted
 	Ready   bool   // it would run what it is given
 	Why     string // why not
 	Idle    bool   // the cluster says that no process of any job is on it

@@ -212,10 +212,12 @@ func (c *connector) keepRuns(ctx context.Context, work []store.ClusterWork, serv
 	}
 	for _, orphans := range seen {
 		for _, s := range orphans {
-			if !s.Over() {
-				live[s.Ref] = true
-				jobs = append(jobs, func() error { return c.orphan(ctx, s) })
+			if s.Over() {
+				jobs = append(jobs, func() error { return c.backend.Clean(ctx, s.Ref) })
+				continue
 			}
+			live[s.Ref] = true
+			jobs = append(jobs, func() error { return c.orphan(ctx, s) })
 		}
 	}
 	c.forget(live)
@@ -290,6 +292,8 @@ func (c *connector) do(ctx context.Context, w store.ClusterWork, a act, view Vie
 		return c.right.Unbind(ctx, w.Job, w.Attempt, w.Native, fmt.Sprintf("%s does not know %s, which had not begun: submitted again", c.name, w.Native))
 	case a.lost:
 		return c.lost(ctx, w, view)
+	case a.gone:
+		return c.over(ctx, w, view, schema.TaskCancelled, "ended as it was asked to")
 	case a.account != nil:
 		s := a.account
 		r := w.ClusterRun
@@ -323,11 +327,16 @@ func (c *connector) lost(ctx context.Context, w store.ClusterWork, view View) er
 	if err := c.interrupted(ctx, w, schema.AttemptLost, why); err != nil {
 		return err
 	}
-	reports := ends(w, schema.TaskFailed, why, false)
+	return c.over(ctx, w, view, schema.TaskFailed, why)
+}
+
+// over reports the end of what the cluster no longer knows.
+func (c *connector) over(ctx context.Context, w store.ClusterWork, view View, state schema.TaskState, why string) error {
+	reports := ends(w, state, why, false)
 	for i := range reports {
 		for _, p := range w.Parts {
 			if p.Task.ID == reports[i].Task {
-				reports[i].NoneLeft = view.Nodes[p.Node].Idle
+				reports[i].NoneLeft = view.Definite || view.Nodes[p.Node].Idle
 			}
 		}
 	}

@@ -18,6 +18,7 @@ type act struct {
 	stop    *Ref // asked to end, in its own time
 	kill    *Ref
 	lost    bool   // the cluster does not know what is bound and may have run
+	gone    bool   // the same, after it was asked to end
 	unbind  bool   // the cluster does not know what is bound and never ran
 	waits   string // why the cluster has not begun it, in its words
 	reports []agentproto.TaskReport
@@ -47,6 +48,8 @@ func decide(w store.ClusterWork, seen []Seen, resolve func(node string, d []Devi
 		a.reports = ends(w, schema.TaskCancelled, "stopped before the cluster had it", true)
 	case cur == nil && w.Native == "":
 		a.submit = true
+	case cur == nil && ran && stop:
+		a.gone = true
 	case cur == nil && ran:
 		a.lost = true
 	case cur == nil && stop:
@@ -55,6 +58,8 @@ func decide(w store.ClusterWork, seen []Seen, resolve func(node string, d []Devi
 		a.unbind = true
 	case w.Native == "" && stop:
 		a.kill = &cur.Ref
+	case w.Native == "" && cur.Partial:
+		a.submit = true
 	case w.Native == "":
 		a.bind = &cur.Ref
 	default:

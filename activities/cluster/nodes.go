@@ -46,6 +46,9 @@ func (c *connector) keepNodes(ctx context.Context, work []store.ClusterWork, ser
 		if there && node.Ready {
 			delete(c.unready, n.Server.Name)
 		}
+		if there && !node.Joined {
+			c.join(ctx, n.Server.Name)
+		}
 		if err := c.cordon(ctx, n, keep); err != nil {
 			return err
 		}

@@ -659,3 +659,21 @@ func (s *Store) AttemptStatus(ctx context.Context, job string, attempt int) (Att
 	}
 	return st, err
 }
+
+// HeldJobs are the jobs that hold accelerators: each has a process.
+func (s *Store) HeldJobs(ctx context.Context) ([]string, error) {
+	var ids []string
+	return ids, s.read(ctx).Raw("SELECT id FROM jobs WHERE ended_at = 0 AND state <> ? ORDER BY id", schema.JobQueued).Scan(&ids).Error
+}
+
+// Unattended tells that a job's process does not fit its state: a new one is to take it up, or the old one to look.
+func (s *Store) Unattended(ctx context.Context, job string) error {
+	return s.Write(ctx, func(tx *Tx) error {
+		j, err := tx.job(job)
+		if err != nil {
+			return err
+		}
+		tx.Emit(schema.Event{Kind: schema.EventJobUnattended, Subject: j.ID, Job: j.ID, Tenant: j.Tenant, By: "attend"}, map[string]any{"attempt": j.Attempt, "state": j.State})
+		return nil
+	})
+}

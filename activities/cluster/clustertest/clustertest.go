@@ -138,7 +138,7 @@ func (p *Pool) Await(what string, ok func() bool) {
 			}
 			p.T.Fatalf("not within a minute: %s", what)
 		}
-		time.Sleep(20 * time.Millisecond)
+		<-time.After(20 * time.Millisecond)
 	}
 }
 

@@ -190,7 +190,7 @@ type node struct {
 func (n node) has(state string) bool { return slices.Contains(n.States, state) }
 
 func (n node) node() cluster.Node {
-	c := cluster.Node{Ready: true, Idle: n.has("idle") && !n.has("completing"), Drained: n.has("drain")}
+	c := cluster.Node{Joined: true, Ready: true, Idle: n.has("idle") && !n.has("completing"), Drained: n.has("drain")}
 	for _, bad := range []string{"down", "fail", "error", "unknown", "not_responding", "powered_down", "powering_down", "reboot_issued", "invalid_reg", "maint"} {
 		if n.has(bad) {
 			c.Ready, c.Idle, c.Why = false, false, strings.Join(n.States, "+")

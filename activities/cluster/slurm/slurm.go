@@ -292,6 +292,9 @@ func (s *Slurm) Stop(ctx context.Context, ref cluster.Ref, kill bool) error {
 	return s.cmd.cancel(ctx, ref.Native)
 }
 
+// Clean has nothing to do: slurmctld forgets ended jobs by itself.
+func (s *Slurm) Clean(context.Context, cluster.Ref) error { return nil }
+
 // Output reads what a part has written to the shared folder.
 func (s *Slurm) Output(_ context.Context, _ cluster.Ref, k cluster.Key, rank int, offset int64) ([]byte, error) {
 	if s.cfg.LogDir == "" {

@@ -284,7 +284,7 @@ func (c *Cluster) await(what string, ready func() bool) {
 		if time.Now().After(deadline) {
 			c.t.Fatalf("Slurm: %s not there within 30 s", what)
 		}
-		time.Sleep(20 * time.Millisecond)
+		<-time.After(20 * time.Millisecond)
 	}
 }
 

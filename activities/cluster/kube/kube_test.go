@@ -1,0 +1,226 @@
+package kube_test
+
+import (
+	"context"
+	"fmt"
+	"os"
+	"path/filepath"
+	"slices"
+	"strings"
+	"testing"
+	"time"
+
+	core "k8s.io/api/core/v1"
+	"k8s.io/apimachinery/pkg/api/resource"
+	meta "k8s.io/apimachinery/pkg/apis/meta/v1"
+
+	"gpupool/activities/cluster"
+	"gpupool/activities/cluster/clustertest"
+	"gpupool/activities/cluster/kube"
+	"gpupool/activities/cluster/kube/kubetest"
+	"gpupool/schema"
+	"gpupool/schema/store"
+)
+
+var quick = cluster.Timing{Poll: 500 * time.Millisecond, Down: 2 * time.Second, Adopt: 2 * time.Second}
+
+func open(c *kubetest.Cluster) func(context.Context) (cluster.Backend, error) {
+	return func(context.Context) (cluster.Backend, error) {
+		return kube.Open(kube.Config{Kubeconfig: c.Kubeconfig, Image: "example.net/train:1"})
+	}
+}
+
+// devices are the UUIDs that the pool's inventory has of a node's accelerators.
+func devices(node string, n int) []string {
+	var out []string
+	for i := range n {
+		out = append(out, fmt.Sprintf("GPU-%s-%d", node, i))
+	}
+	return out
+}
+
+func TestJobsOnARealKubernetes(t *testing.T) {
+	c := kubetest.Start(t)
+	nodes := []string{"k1", "k2"}
+	for _, n := range nodes {
+		c.Node(n, devices(n, 8))
+	}
+	p := clustertest.New(t, "prod", schema.ClusterKubernetes, nodes, 8)
+	stop := p.Connect(open(c), quick)
+
+	t.Run("nodes of the pool are marked as its", func(t *testing.T) {
+		p.Await("k1 has the taint", func() bool {
+			n, err := c.API.CoreV1().Nodes().Get(t.Context(), "k1", meta.GetOptions{})
+			return err == nil && slices.ContainsFunc(n.Spec.Taints, func(t core.Taint) bool { return t.Key == kube.Taint })
+		})
+	})
+	t.Run("a job runs, its output and exit code come back", func(t *testing.T) {
+		j := p.Submit("x2", 1, `echo "$GREETING $GPUPOOL_RANK of $GPUPOOL_NODES"; sleep 1; exit 7`, func(n *store.NewJob) { n.Env = map[string]string{"GREETING": "$(HOME) 'me'"} })
+		j = p.AwaitState(j.ID, schema.JobFailed)
+		if j.ExitCode == nil || *j.ExitCode != 7 {
+			t.Errorf("exit code %v, want 7", j.ExitCode)
+		}
+		if out := p.Output(j.ID, 0); out != "$(HOME) 'me' 0 of 1\n" {
+			t.Errorf("output %q", out)
+		}
+		p.Sums(j)
+		p.Await("nothing of it is left in the cluster", func() bool {
+			jobs, err := c.API.BatchV1().Jobs("gpupool").List(t.Context(), meta.ListOptions{})
+			return err == nil && len(jobs.Items) == 0
+		})
+	})
+	t.Run("a gang runs once on each of its nodes", func(t *testing.T) {
+		j := p.Submit("xall", 2, `echo "$GPUPOOL_RANK $GPUPOOL_PEERS"`, nil)
+		j = p.AwaitState(j.ID, schema.JobCompleted)
+		for rank := range 2 {
+			if out, want := p.Output(j.ID, rank), fmt.Sprintf("%d k1,k2\n", rank); out != want {
+				t.Errorf("rank %d wrote %q, want %q", rank, out, want)
+			}
+		}
+		p.Sums(j)
+	})
+	t.Run("a cancelled job ends with time to tidy up, one that ignores it is killed", func(t *testing.T) {
+		mark := filepath.Join(t.TempDir(), "mark")
+		j := p.Submit("x1", 1, `trap 'sleep 0.2; echo tidy > $MARK; exit 0' TERM; echo up; while :; do sleep 0.1; done`, func(n *store.NewJob) { n.Env = map[string]string{"MARK": mark} })
+		k := p.Submit("x1", 1, `trap '' TERM; echo up; while :; do sleep 0.1; done`, nil)
+		for _, id := range []string{j.ID, k.ID} {
+			p.Await("it runs", func() bool { return strings.Contains(p.Output(id, 0), "up") })
+			if err := p.DB.RequestStop(t.Context(), id, 0, schema.AttemptCancelled, "somebody", ""); err != nil {
+				t.Fatal(err)
+			}
+			p.AwaitState(id, schema.JobCancelled)
+		}
+		if b, err := os.ReadFile(mark); string(b) != "tidy\n" {
+			t.Errorf("it was not asked to end: %q (%v)", b, err)
+		}
+		if why := p.Cordon("k1", schema.CordonRelease); why != "" {
+			t.Errorf("their ends were confirmed, but the server is cordoned: %s", why)
+		}
+		p.Sums(j, k)
+	})
+	t.Run("what the device plugin chooses is what the record says", func(t *testing.T) {
+		j := p.Submit("x2", 1, `sleep 300`, nil) // the pool says 0 and 1; this kubelet takes the last
+		p.AwaitState(j.ID, schema.JobRunning)
+		p.Await("the record has what was bound", func() bool { return slices.Equal(p.Held(j.ID, "k1"), []int{6, 7}) })
+		if err := p.DB.RequestStop(t.Context(), j.ID, 0, schema.AttemptCancelled, "test", ""); err != nil {
+			t.Fatal(err)
+		}
+		p.AwaitState(j.ID, schema.JobCancelled)
+		p.Sums(j)
+	})
+	t.Run("other people's pods are seen and left alone", func(t *testing.T) {
+		pod := &core.Pod{ObjectMeta: meta.ObjectMeta{Name: "notebook", Namespace: "default"}, Spec: core.PodSpec{
+			Tolerations: []core.Toleration{{Operator: core.TolerationOpExists}}, NodeSelector: map[string]string{"kubernetes.io/hostname": "k1"}, RestartPolicy: core.RestartPolicyNever,
+			Containers: []core.Container{{Name: "main", Image: "x", Command: []string{"sleep", "300"}, Resources: core.ResourceRequirements{Limits: core.ResourceList{kubetest.Resource: resource.MustParse("6")}}}}}}
+		if _, err := c.API.CoreV1().Pods("default").Create(t.Context(), pod, meta.CreateOptions{}); err != nil {
+			t.Fatal(err)
+		}
+		p.Await("six are kept", func() bool { return slices.Equal(p.Kept("k1"), []int{2, 3, 4, 5, 6, 7}) })
+		j := p.Submit("xall", 1, `true`, nil)
+		p.AwaitState(j.ID, schema.JobCompleted)
+		got, err := c.API.CoreV1().Pods("default").Get(t.Context(), "notebook", meta.GetOptions{})
+		if err != nil || got.Status.Phase != core.PodRunning {
+			t.Fatalf("somebody's pod is %s (%v)", got.Status.Phase, err)
+		}
+		if err := c.API.CoreV1().Pods("default").Delete(t.Context(), "notebook", meta.DeleteOptions{}); err != nil {
+			t.Fatal(err)
+		}
+		p.Await("none is kept", func() bool { return len(p.Kept("k1")) == 0 })
+	})
+	t.Run("kubectl cordon is a cordon in the pool", func(t *testing.T) {
+		cordon(t, c, "k2", true)
+		p.Await("it is cordoned", func() bool { return p.Cordon("k2", schema.CordonCluster) != "" })
+		cordon(t, c, "k2", false)
+		p.Await("it is not any more", func() bool { return p.Cordon("k2", schema.CordonCluster) == "" })
+	})
+	t.Run("a cordon in the pool is one in Kubernetes, which comes back if it is lifted there", func(t *testing.T) {
+		unschedulable := func() bool {
+			n, err := c.API.CoreV1().Nodes().Get(t.Context(), "k2", meta.GetOptions{})
+			return err == nil && n.Spec.Unschedulable
+		}
+		if _, err := p.DB.Cordon(t.Context(), p.Servers["k2"].ID, "", schema.CordonOperator, "me", "smoke"); err != nil {
+			t.Fatal(err)
+		}
+		p.Await("it is cordoned", unschedulable)
+		cordon(t, c, "k2", false)
+		p.Await("it is cordoned again", unschedulable)
+		if why := p.Cordon("k2", schema.CordonCluster); why != "" {
+			t.Errorf("our own cordon came back: %s", why)
+		}
+		if err := p.DB.Uncordon(t.Context(), p.Servers["k2"].ID, "", schema.CordonOperator, "me"); err != nil {
+			t.Fatal(err)
+		}
+		p.Await("it is a node like others", func() bool { return !unschedulable() })
+	})
+	t.Run("a job that somebody deletes goes back to the queue", func(t *testing.T) {
+		j := p.Submit("x1", 1, `sleep 300`, nil)
+		p.AwaitState(j.ID, schema.JobRunning)
+		p.Await("it runs there", func() bool { return len(jobs(t, c)) == 1 })
+		background := meta.DeletePropagationForeground
+		if err := c.API.BatchV1().Jobs("gpupool").Delete(t.Context(), jobs(t, c)[0], meta.DeleteOptions{PropagationPolicy: &background}); err != nil {
+			t.Fatal(err)
+		}
+		p.Await("it runs again", func() bool { j := p.Job(j.ID); return j.Attempt == 2 && j.State == schema.JobRunning })
+		if p.Drifts(schema.DriftLost) == 0 {
+			t.Error("nobody was told")
+		}
+		if err := p.DB.RequestStop(t.Context(), j.ID, 0, schema.AttemptCancelled, "test", ""); err != nil {
+			t.Fatal(err)
+		}
+		p.AwaitState(j.ID, schema.JobCancelled)
+		p.Sums(j)
+	})
+	t.Run("the API server dies, and a job ends meanwhile", func(t *testing.T) {
+		j := p.Submit("x1", 1, `sleep 4; exit 3`, nil)
+		p.AwaitState(j.ID, schema.JobRunning)
+		c.Kill("apiserver")
+		p.Await("its servers are kept out, with the cause", func() bool {
+			return strings.Contains(p.Cordon("k2", schema.CordonCluster), "prod does not answer")
+		})
+		if j := p.Job(j.ID); j.State != schema.JobRunning {
+			t.Fatalf("a lost connection is not a lost job, but it is %s: %s", j.State, j.Cause)
+		}
+		c.StartAPI()
+		j = p.AwaitState(j.ID, schema.JobFailed)
+		if j.ExitCode == nil || *j.ExitCode != 3 || j.Attempt != 1 {
+			t.Errorf("exit code %v after attempt %d, want 3 after 1", j.ExitCode, j.Attempt)
+		}
+		p.Await("the servers are used again", func() bool { return p.Cordon("k2", schema.CordonCluster) == "" })
+	})
+	t.Run("a job ends while nobody looks", func(t *testing.T) {
+		j := p.Submit("x1", 1, `sleep 1; exit 4`, nil)
+		p.AwaitState(j.ID, schema.JobRunning)
+		stop()
+		p.Await("Kubernetes is done with it", func() bool {
+			list, err := c.API.BatchV1().Jobs("gpupool").List(t.Context(), meta.ListOptions{})
+			return err == nil && len(list.Items) == 1 && list.Items[0].Status.Failed == 1
+		})
+		p.Connect(open(c), quick)
+		j = p.AwaitState(j.ID, schema.JobFailed)
+		if j.ExitCode == nil || *j.ExitCode != 4 {
+			t.Errorf("exit code %v, want 4", j.ExitCode)
+		}
+		p.Sums(j)
+	})
+}
+
+func jobs(t *testing.T, c *kubetest.Cluster) []string {
+	t.Helper()
+	list, err := c.API.BatchV1().Jobs("gpupool").List(t.Context(), meta.ListOptions{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	var out []string
+	for _, j := range list.Items {
+		out = append(out, j.Name)
+	}
+	return out
+}
+
+func cordon(t *testing.T, c *kubetest.Cluster, node string, on bool) {
+	t.Helper()
+	patch := fmt.Appendf(nil, `{"spec":{"unschedulable":%v}}`, on)
+	if _, err := c.API.CoreV1().Nodes().Patch(t.Context(), node, "application/merge-patch+json", patch, meta.PatchOptions{}); err != nil {
+		t.Fatal(err)
+	}
+}
