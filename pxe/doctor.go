@@ -44,6 +44,7 @@ func Doctor(ctx context.Context, cfg Config, running bool) []Check {
 	dc, err := cfg.resolve()
 	if err == nil {
 		dc.ScriptURL = func(string) string { return "" }
+		dc.V6.ScriptURL = dc.ScriptURL
 		err = dc.Check()
 	}
 	if err != nil {
@@ -51,10 +52,15 @@ func Doctor(ctx context.Context, cfg Config, running bool) []Check {
 		return all
 	}
 	add("configuration", Good, fmt.Sprintf("mode %s, %d subnets", dc.Mode, len(dc.Subnets)), "")
-	all = append(all, address(dc.ServerID))
-	for _, p := range []struct{ name, addr, def, network string }{
+	all = append(all, address("server address", dc.ServerID))
+	ports := []struct{ name, addr, def, network string }{
 		{"dhcp port", cfg.DHCP, ":67", "udp4"}, {"pxe port", cfg.PXE, ":4011", "udp4"}, {"tftp port", cfg.TFTP, ":69", "udp4"}, {"http port", cfg.HTTP, ":8080", "tcp"},
-	} {
+	}
+	if a, err := netip.ParseAddr(cfg.IPv6.Address); err == nil && len(cfg.IPv6.Subnets) > 0 {
+		all = append(all, address("IPv6 address", a))
+		ports = append(ports, []struct{ name, addr, def, network string }{{"dhcp port, IPv6", cfg.IPv6.DHCP, "[::]:547", "udp6"}, {"tftp port, IPv6", cfg.IPv6.TFTP, "[::]:69", "udp6"}}...)
+	}
+	for _, p := range ports {
 		all = append(all, port(ctx, p.name, p.addr, p.def, p.network, running))
 	}
 	all = append(all, rights(), space(cfg.Root, dc))
@@ -64,17 +70,17 @@ func Doctor(ctx context.Context, cfg Config, running bool) []Check {
 	return all
 }
 
-func address(id netip.Addr) Check {
+func address(name string, id netip.Addr) Check {
 	addrs, err := net.InterfaceAddrs()
 	if err != nil {
-		return Check{"server address", Warning, err.Error(), ""}
+		return Check{name, Warning, err.Error(), ""}
 	}
 	for _, a := range addrs {
 		if p, err := netip.ParsePrefix(a.String()); err == nil && (p.Addr() == id || id.IsLoopback() && p.Addr().IsLoopback()) {
-			return Check{"server address", Good, id.String() + " is this machine's", ""}
+			return Check{name, Good, id.String() + " is this machine's", ""}
 		}
 	}
-	return Check{"server address", Warning, id.String() + " is not an address of this machine", "right on a standby, which takes it over; on the active server set server_id or give it the address"}
+	return Check{name, Warning, id.String() + " is not an address of this machine", "right on a standby, which takes it over; on the active server set the right one or give it the address"}
 }
 
 func port(ctx context.Context, name, addr, def, network string, running bool) Check {

@@ -41,6 +41,14 @@ func TestDoctorSaysWhatIsWrongAndWhatToDo(t *testing.T) {
 	if c := find(pxe.Doctor(t.Context(), cfg, true), "tftp port"); c.Verdict != pxe.Good {
 		t.Errorf("with the service running: %+v", c)
 	}
+	cfg.IPv6 = pxe.IPv6{Address: "::1", DHCP: "[::1]:0", TFTP: pxe.Off, Subnets: []pxe.Subnet6{{CIDR: "2001:db8::/64"}}}
+	all = pxe.Doctor(t.Context(), cfg, false)
+	for _, name := range []string{"IPv6 address", "dhcp port, IPv6", "tftp port, IPv6"} {
+		if c := find(all, name); c.Verdict != pxe.Good {
+			t.Errorf("%+v", c)
+		}
+	}
+	cfg.IPv6 = pxe.IPv6{}
 	cfg.ServerID = "192.0.2.1"
 	if c := find(pxe.Doctor(t.Context(), cfg, false), "server address"); c.Verdict != pxe.Warning {
 		t.Errorf("an address of somebody else's: %+v", c)
