@@ -74,6 +74,9 @@ func TestEveryCommandSaysWhatItDoes(t *testing.T) {
 		if c.Short == "" || strings.HasSuffix(c.Short, ".") {
 			t.Errorf("%s: its short help is %q; one clause without a full stop is right", c.CommandPath(), c.Short)
 		}
+		if !c.HasSubCommands() && !c.Hidden && c.Name() != "completion" && !strings.Contains(c.Example, "gpupool "+strings.TrimPrefix(c.CommandPath(), "gpupool ")) {
+			t.Errorf("%s has no example of itself: %q", c.CommandPath(), c.Example)
+		}
 		if c.RunE == nil && c.Run == nil && c.Parent() != nil {
 			t.Errorf("%s does nothing", c.CommandPath())
 		}

@@ -41,6 +41,7 @@ func Commands() []*cobra.Command {
 		genDocs(),
 	}
 	for _, c := range cmds {
+		exemplify(c, c.Name())
 		f := c.PersistentFlags()
 		f.StringVar(&a.url, "url", "", "the pool's address (else GPUPOOL_URL, else the profile's)")
 		f.StringVar(&a.profile, "profile", "", "which profile of the configuration file (else GPUPOOL_PROFILE, else the current one)")

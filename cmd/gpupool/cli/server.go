@@ -253,10 +253,8 @@ func whatServersNeed(cmd *cobra.Command, c *client.Client) (func(contract.Server
 		switch {
 		case s.Phase == schema.PhaseEnrolled:
 			return "gpupool server onboard " + s.Name
-		case s.Phase == schema.PhaseOnboarding && s.Failure != nil && s.Failure.Retryable:
-			return "gpupool server retry " + s.Name
 		case s.Phase == schema.PhaseOnboarding && s.Failure != nil:
-			return "gpupool server abort " + s.Name
+			return "gpupool server retry " + s.Name
 		case waiting[s.Id]:
 			return "gpupool repair list --server " + s.Name
 		case s.Failure != nil:
@@ -351,7 +349,12 @@ func showServer(w io.Writer, s contract.Server, steps contract.StepList, acc []s
 	if len(steps.Items) > 0 {
 		fmt.Fprintf(w, "\nOnboarding, attempt %d\n", steps.Attempt)
 		for _, l := range stepLines(steps.Items, now) {
-			fmt.Fprintln(w, l.text())
+			for i, part := range wrap(l.text(), maxWidth) {
+				if i > 0 {
+					part = strings.Repeat(" ", 25) + part
+				}
+				fmt.Fprintln(w, part)
+			}
 		}
 	}
 	if len(acc) > 0 {
@@ -394,17 +397,17 @@ func unit(u int) string {
 	return " / U" + strconv.Itoa(u)
 }
 
-// remedy is what can be done about a stopped server, as commands. Only an onboarding has steps; anything else that stops
-// and waits for a person belongs to a repair.
+// remedy is what can be done about a stopped server, as commands: first what puts the cause right, last what goes on without
+// proof. Only an onboarding has steps; anything else that stops and waits for a person belongs to a repair.
 func remedy(s contract.Server) string {
 	if s.Phase != schema.PhaseOnboarding {
 		return "gpupool repair list --server " + s.Name
 	}
-	var out []string
-	if s.Failure.Retryable {
-		out = append(out, "gpupool server retry "+s.Name)
+	out := []string{"gpupool server retry " + s.Name, "gpupool server abort " + s.Name}
+	if s.Failure.Step != schema.StepRegister { // without it the server is not in the pool
+		out = append(out, "gpupool server skip "+s.Name+" "+string(s.Failure.Step)+" --reason TEXT")
 	}
-	return strings.Join(append(out, "gpupool server skip "+s.Name+" "+string(s.Failure.Step)+" --reason TEXT", "gpupool server abort "+s.Name), "\n")
+	return strings.Join(out, "\n")
 }
 
 func (a *app) serverCordon() *cobra.Command {
