@@ -230,7 +230,7 @@ func server(n store.Node) engine.Server {
 
 func waiting(j schema.Job) engine.Job {
 	e := engine.Job{ID: j.ID, Tenant: j.Tenant, Project: j.Project, Spec: j.Spec, Nodes: j.Nodes, Priority: j.Priority, Seq: j.Seq, Submitted: j.SubmittedAt.Time(), Attempt: j.Attempt + 1,
-		Preemptible: j.Preemptible, TimeLimit: j.Limit(), NotBefore: j.NotBefore.Time(), MaxQueue: time.Duration(j.MaxQueue) * time.Millisecond, Same: engine.Level(j.Same), SameRequired: j.SameRequired, Region: j.Region}
+		Preemptible: j.Preemptible, TimeLimit: j.Limit(), Grace: time.Duration(j.Grace) * time.Millisecond, NotBefore: j.NotBefore.Time(), MaxQueue: time.Duration(j.MaxQueue) * time.Millisecond, Same: engine.Level(j.Same), SameRequired: j.SameRequired, Region: j.Region}
 	if j.Held {
 		e.Held = &engine.Hold{By: "user", Why: "asked for", Note: j.HeldBy}
 	}
@@ -239,7 +239,7 @@ func waiting(j schema.Job) engine.Job {
 
 func allocation(h store.LiveAttempt) engine.Allocation {
 	a := engine.Allocation{Job: h.Job.ID, Attempt: h.Attempt.Attempt, Tenant: h.Job.Tenant, Project: h.Job.Project, Spec: h.Job.Spec, Priority: h.Job.Priority, Preemptible: h.Job.Preemptible,
-		Started: h.Attempt.AllocatedAt.Time(), TimeLimit: h.Job.Limit()}
+		Started: h.Attempt.AllocatedAt.Time(), TimeLimit: h.Job.Limit(), Grace: time.Duration(h.Job.Grace) * time.Millisecond}
 	if h.Attempt.StopWhy == schema.AttemptPreempted {
 		a.GraceUntil = h.Attempt.StoppingAt.Add(time.Duration(h.Job.Grace) * time.Millisecond).Time()
 	}

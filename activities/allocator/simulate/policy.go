@@ -27,6 +27,7 @@ type policyYAML struct {
 	AssumedLimit  string `yaml:"assumed_limit"`  // of jobs without a time limit, for planned starts; default 24h
 	Preemption    *bool  `yaml:"preemption"`     // default true
 	Backfill      *bool  `yaml:"backfill"`       // default true
+	Preemptible   bool   `yaml:"preemptible"`    // takes every job of the trace for preemptible; default false
 	Reservations  int    `yaml:"reservations"`   // planned starts per pool; default 4, -1 = none
 	BackfillDepth int    `yaml:"backfill_depth"` // default 64
 	Quotas        []struct {
@@ -71,7 +72,7 @@ func ReadPolicy(r io.Reader) (Policy, error) {
 	if err := yaml.UnmarshalWithOptions(text, &y, yaml.Strict()); err != nil {
 		return Policy{}, fmt.Errorf("%w: %w", ErrPolicy, err)
 	}
-	p := Policy{Name: y.Name, Config: engine.Config{
+	p := Policy{Name: y.Name, Preemptible: y.Preemptible, Config: engine.Config{
 		Order: engine.Order(y.Order), Placement: engine.Placement(y.Placement),
 		Reservations: y.Reservations, BackfillDepth: y.BackfillDepth,
 		NoPreemption: y.Preemption != nil && !*y.Preemption, NoBackfill: y.Backfill != nil && !*y.Backfill,

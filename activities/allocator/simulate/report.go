@@ -36,6 +36,8 @@ type Report struct {
 	// WaitingWhileIdle is the share of time in which jobs waited although at least one accelerator was idle.
 	WaitingWhileIdle float64 `json:"waiting_while_idle"`
 
+	// UnstartedBy is why the unstarted still waited at the end, by reason code.
+	UnstartedBy      map[string]int     `json:"unstarted_by,omitempty"`
 	WaitBySpec       map[string]Waits   `json:"wait_by_spec"`
 	GPUHoursByTenant map[string]float64 `json:"gpu_hours_by_tenant"`
 	GPUHoursByMonth  map[string]float64 `json:"gpu_hours_by_month"`
@@ -172,8 +174,15 @@ func (r *Report) thin() {
 
 func (r *Report) finish(run *run) {
 	for i := range run.state {
-		if !run.state[i].over {
-			r.Unstarted++
+		if run.state[i].over {
+			continue
+		}
+		r.Unstarted++
+		if why, ok := run.pool.Explain(run.jobs[i].ID); ok {
+			if r.UnstartedBy == nil {
+				r.UnstartedBy = map[string]int{}
+			}
+			r.UnstartedBy[string(why.Code)]++
 		}
 	}
 	r.GPUHours = r.total.hours()
@@ -265,6 +274,8 @@ func Print(w io.Writer, reports ...*Report) error {
 			fmt.Fprintln(tw)
 		}
 	}
+	section("unstarted, by why they wait", keysOf(reports, func(r *Report) []string { return sortedKeys(r.UnstartedBy) }),
+		func(r *Report, key string) string { return fmt.Sprint(r.UnstartedBy[key]) })
 	section("wait by spec: jobs, mean / p50 / p90 / max seconds", keysOf(reports, func(r *Report) []string { return sortedKeys(r.WaitBySpec) }),
 		func(r *Report, key string) string {
 			v := r.WaitBySpec[key]

@@ -18,6 +18,8 @@ type Policy struct {
 	Accounts []engine.Account
 	Budgets  []engine.Budget
 	Windows  []engine.Window
+	// Preemptible takes every job of the trace for preemptible: where there are guarantees, others run only inside theirs.
+	Preemptible bool
 }
 
 // tell gives a pool everything of the policy but its Config.
@@ -79,6 +81,8 @@ type run struct {
 	specs map[string]engine.Spec
 	busy  int64 // thousandths of an accelerator
 	queue int64 // thousandths of an accelerator that wait
+
+	preemptible bool // every job is
 }
 
 type jobState struct {
@@ -97,6 +101,7 @@ func Replay(tr *Trace, pool *Pool, policy Policy, progress Progress) (*Report, e
 	r := &run{
 		pool: engine.New(cfg), jobs: tr.Jobs, byID: make(map[string]int, len(tr.Jobs)), state: make([]jobState, len(tr.Jobs)),
 		specs: map[string]engine.Spec{}, out: newReport(policy.Name, pool.Accelerators(), len(tr.Jobs)),
+		preemptible: policy.Preemptible,
 	}
 	for _, s := range pool.Servers {
 		r.pool.SetServer(s)
@@ -123,16 +128,22 @@ func Replay(tr *Trace, pool *Pool, policy Policy, progress Progress) (*Report, e
 	return r.out, nil
 }
 
-// loop goes from moment to moment: ends first, then submits, then one cycle.
+// idleWakes is how many moments in a row may let nothing start, once nothing runs and nothing more is submitted: a
+// budget opens every month for ever.
+const idleWakes = 64
+
+// loop goes from moment to moment: ends first, then submits, then one cycle. Time counts up to the last moment at
+// which something happened.
 func (r *run) loop(progress Progress) error {
-	next, done := 0, 0
-	wake := time.Time{}
+	next, done, idle := 0, 0, 0
+	wake, counted := time.Time{}, time.Time{}
 	for {
 		at, ok := r.nextMoment(next, wake)
 		if !ok {
 			break
 		}
-		r.out.pass(r.now, at, r.busy, r.queue)
+		busy, queue := r.busy, r.queue
+		happened := next < len(r.jobs) && !r.jobs[next].Submitted.After(at) || len(r.ends) > 0 && !r.ends[0].at.After(at)
 		r.now = at
 		for len(r.ends) > 0 && !r.ends[0].at.After(at) {
 			done += r.end(heap.Pop(&r.ends).(finish))
@@ -155,6 +166,10 @@ func (r *run) loop(progress Progress) error {
 			r.out.Expired++
 			done++
 		}
+		if happened || len(res.Starts)+len(res.Expired) > 0 {
+			r.out.pass(counted, at, busy, queue)
+			counted = at
+		}
 		r.out.Decisions += res.Decisions
 		r.out.Cycles++
 		wake = res.NextWake
@@ -163,9 +178,11 @@ func (r *run) loop(progress Progress) error {
 		}
 		if next == len(r.jobs) && len(r.ends) == 0 && len(res.Starts) == 0 {
 			// Nothing runs and nothing will be submitted: time alone may still let something start.
-			if wake.IsZero() || r.out.Cycles > 100*(len(r.jobs)+100) {
+			if idle++; wake.IsZero() || idle > idleWakes {
 				break
 			}
+		} else {
+			idle = 0
 		}
 	}
 	if progress != nil {
@@ -207,7 +224,14 @@ func (r *run) milli(i int) int64 {
 func (r *run) submit(i int) {
 	r.queue += r.milli(i)
 	r.state[i].attempt = 1
-	r.pool.SetJob(r.jobs[i].Job)
+	r.pool.SetJob(r.job(i))
+}
+
+// job is what is submitted for a line of the trace.
+func (r *run) job(i int) engine.Job {
+	j := r.jobs[i].Job
+	j.Preemptible = j.Preemptible || r.preemptible
+	return j
 }
 
 func (r *run) start(s engine.Start) {
@@ -255,7 +279,7 @@ func (r *run) end(f finish) int {
 	r.pool.Release(j.ID, f.attempt, r.now)
 	if !st.stops.IsZero() && r.now.Sub(st.started) < j.Run {
 		st.stops = time.Time{}
-		again := j.Job
+		again := r.job(f.job)
 		again.Attempt = f.attempt + 1
 		r.queue += r.milli(f.job)
 		r.pool.SetJob(again)

@@ -142,6 +142,13 @@ func TestBadInputIsRefusedByName(t *testing.T) {
 		"a policy with an unknown field": "ordre: fifo\n",
 		"a policy with a bad duration":   "grace: soon\n",
 		"a quota without a tenant":       "quotas:\n- {limit: 3}\n",
+		"an account without a tenant":    "accounts:\n- {weight: 3}\n",
+		"a budget without a tenant":      "budgets:\n- {gpu_hours: 3}\n",
+		"a budget in no time zone":       "budgets:\n- {tenant: a, gpu_hours: 3, time_zone: Mars}\n",
+		"a budget of NaN":                "budgets:\n- {tenant: a, gpu_hours: .nan}\n",
+		"a window of no kind":            "windows:\n- {servers: [a], from: 2026-01-01T00:00:00Z, until: 2026-01-02T00:00:00Z}\n",
+		"a window that ends before":      "windows:\n- {kind: maintenance, servers: [a], from: 2026-01-02T00:00:00Z, until: 2026-01-01T00:00:00Z}\n",
+		"a window over nothing":          "windows:\n- {kind: maintenance, from: 2026-01-01T00:00:00Z, until: 2026-01-02T00:00:00Z}\n",
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
@@ -187,6 +194,48 @@ func TestRunComparesPoliciesAndDraws(t *testing.T) {
 	}
 	if reports[0].Backfilled != 0 || reports[1].Backfilled == 0 {
 		t.Errorf("backfilled %d and %d, want none without and some with backfill", reports[0].Backfilled, reports[1].Backfilled)
+	}
+}
+
+// TestAPolicyIsAppliedWhole: limits, caps, budgets and windows of the file reach the engine, and what never started is
+// told with its reason.
+func TestAPolicyIsAppliedWhole(t *testing.T) {
+	t.Parallel()
+	policy, err := ReadPolicy(strings.NewReader(`
+preemptible: true
+accounts:
+- {tenant: red, max_running_jobs: 1}
+budgets:
+- {tenant: blue, gpu_hours: 0.1}
+windows:
+- {kind: maintenance, servers: [gpu000000, gpu000001], from: 2023-01-01T00:10:00Z, until: 2023-01-01T01:00:00Z}
+`))
+	if err != nil {
+		t.Fatal(err)
+	}
+	tr, err := ReadTrace(strings.NewReader(`id,tenant,model,accelerators,submit,run,limit
+r1,red,gpu,1,0,60,60
+r2,red,gpu,1,0,60,60
+late,green,gpu,1,0,900,900
+poor,blue,gpu,1,0,600,600
+`))
+	if err != nil {
+		t.Fatal(err)
+	}
+	r, err := Replay(tr, Flat(2, "gpu"), policy, nil)
+	if err != nil {
+		t.Fatal(err)
+	}
+	// r2 waits for r1 to end; late would run into the window, and starts when it is over; poor asks for ten minutes of a
+	// budget of six, in any month.
+	if w := r.bySpec["gpu-x1"]; len(w) != 3 || w[0] != 0 || w[1] != time.Minute || w[2] != time.Hour {
+		t.Errorf("waits %v, want 0, 1m and 1h", w)
+	}
+	if r.Unstarted != 1 || r.UnstartedBy["BUDGET"] != 1 {
+		t.Errorf("%d unstarted, %v: want one for BUDGET", r.Unstarted, r.UnstartedBy)
+	}
+	if r.Span != 4500 {
+		t.Errorf("the replay spans %g s, want the 4500 in which something happened", r.Span)
 	}
 }
 
