@@ -132,7 +132,14 @@ func usagePage(v *visit) {
 		return
 	}
 	slices.SortStableFunc(u.Items, func(a, b contract.UsageRow) int { return cmp.Compare(b.GpuMs, a.GpuMs) })
-	v.show(page{title: "Usage", path: "/ui/usage"}, usageView(u, from), usageForm(month, by))
+	var counts counted4
+	if !v.fragment() { // they are beside the live part: read once with the page
+		if counts, err = v.counts(from, to); err != nil {
+			v.fail(err)
+			return
+		}
+	}
+	v.show(page{title: "Usage", path: "/ui/usage"}, usageView(u, from), usageBelow(usageForm(month, by), counts))
 }
 
 var usageKeys = []string{"tenant", "project", "spec", "model", "server", "job"}

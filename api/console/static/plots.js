@@ -1,0 +1,23 @@
+// Draws each element of the class plot from the numbers in its data-plot. Without it the table below says the same.
+(function () {
+  "use strict";
+  var strokes = ["#2563eb", "#d97706", "#b91c1c"];
+  var dashes = [[], [6, 3], [2, 3]]; // told apart without colour, too
+  document.querySelectorAll(".plot").forEach(function (box) {
+    var ink = getComputedStyle(box).color, faint = { stroke: "rgba(128, 128, 128, 0.25)" };
+    var p = JSON.parse(box.getAttribute("data-plot"));
+    var show = function (u, v) { return v == null ? "–" : v.toFixed(1) + " " + p.unit; };
+    var options = {
+      width: box.clientWidth || 480,
+      height: 220,
+      tzDate: function (s) { return uPlot.tzDate(new Date(s * 1000), "UTC"); },
+      scales: { y: p.unit === "%" ? { range: [0, 100] } : { range: function (u, lo, hi) { return [0, Math.max(hi, 1) * 1.05]; } } },
+      axes: [{ stroke: ink, grid: faint, ticks: faint }, { stroke: ink, size: 60, grid: faint, ticks: faint }],
+      series: [{ value: "{YYYY}-{MM}-{DD}" }].concat(p.series.map(function (s, i) {
+        return { label: s.label, stroke: strokes[i % 3], dash: dashes[i % 3], width: 2, value: show, points: { show: true, size: 5 } };
+      })),
+    };
+    var plot = new uPlot(options, [p.x].concat(p.series.map(function (s) { return s.values; })), box);
+    window.addEventListener("resize", function () { plot.setSize({ width: box.clientWidth, height: 220 }); });
+  });
+})();
