@@ -295,6 +295,9 @@ func checkPool(t testing.TB, db *store.Store, least int64) {
 		must(t, err)
 		rows, err := db.Ledger(ctx, j.ID)
 		must(t, err)
+		attempts, err := db.Attempts(ctx, j.ID)
+		must(t, err)
+		lost := slices.ContainsFunc(attempts, func(a schema.Attempt) bool { return a.Outcome == schema.AttemptLost || a.Outcome == schema.AttemptUnstarted })
 		var ran, billed int64
 		for _, a := range allocations {
 			if a.ReleasedAt == 0 {
@@ -303,11 +306,20 @@ func checkPool(t testing.TB, db *store.Store, least int64) {
 			ran += int64(a.ReleasedAt - a.AllocatedAt)
 			held[a.Accelerator] = append(held[a.Accelerator], a)
 		}
+		intervals := 0
 		for _, r := range rows {
-			billed += r.Milliseconds()
+			switch r.Kind {
+			case schema.LedgerUsage:
+				billed += r.Milliseconds()
+				intervals++
+			case schema.LedgerCredit, schema.LedgerAdjustment:
+				if !lost {
+					t.Errorf("%s lost no attempt to hardware, its ledger has %+v", j.Name, r)
+				}
+			}
 		}
-		if ran != billed || len(rows) != len(allocations) {
-			t.Errorf("%s held its accelerators for %d ms in %d allocations, its ledger has %d ms in %d rows", j.Name, ran, len(allocations), billed, len(rows))
+		if ran != billed || intervals != len(allocations) {
+			t.Errorf("%s held its accelerators for %d ms in %d allocations, its ledger has %d ms in %d rows", j.Name, ran, len(allocations), billed, intervals)
 		}
 	}
 	checkNeverTwice(t, held)

@@ -531,7 +531,10 @@ func (s *Story) usage(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
-	var clock, asked int64
+	var used, credit, clock, lost, asked int64
+	for _, r := range u.Items {
+		used, credit = used+r.UsedGpuMs, credit+r.CreditGpuMs
+	}
 	type span struct{ from, to schema.Instant }
 	held := map[string][]span{}
 	for _, j := range jobs {
@@ -540,7 +543,11 @@ func (s *Story) usage(ctx context.Context) error {
 			return err
 		}
 		for _, a := range at {
-			clock += int64(schema.Instant(a.ReleasedAt)-schema.Instant(a.AllocatedAt)) * int64(len(a.Devices))
+			ms := int64(schema.Instant(a.ReleasedAt)-schema.Instant(a.AllocatedAt)) * int64(len(a.Devices))
+			clock += ms
+			if a.Outcome == schema.AttemptLost || a.Outcome == schema.AttemptUnstarted {
+				lost += ms
+			}
 			for _, d := range a.Devices {
 				held[d.Accelerator] = append(held[d.Accelerator], span{schema.Instant(a.AllocatedAt), schema.Instant(a.ReleasedAt)})
 			}
@@ -561,8 +568,9 @@ func (s *Story) usage(ctx context.Context) error {
 		}
 	}
 	s.check("no accelerator was ever in two allocations", twice == "", "%d accelerators looked at", len(held))
-	s.check("usage equals what the attempts held, to the millisecond", u.TotalGpuMs == clock, "%d = %d GPU-ms", u.TotalGpuMs, clock)
-	s.check("usage is at least what the jobs slept, by the clock", u.TotalGpuMs >= asked, "%d >= %d GPU-ms", u.TotalGpuMs, asked)
+	s.check("usage equals what the attempts held, to the millisecond", used == clock, "%d = %d GPU-ms", used, clock)
+	s.check("usage is at least what the jobs slept, by the clock", used >= asked, "%d >= %d GPU-ms", used, asked)
+	s.check("what the broken GPU cost its job is not charged, and nothing else is let off", u.TotalGpuMs == used-credit && credit > 0 && credit <= lost, "%d of %d GPU-ms of the lost attempt, %d charged", credit, lost, u.TotalGpuMs)
 	return nil
 }
 
