@@ -9,7 +9,7 @@ const (
 	BMCIdentify BMCVerb = "identify" // what it says the server is
 	BMCPower    BMCVerb = "power"    // args: want (on, off, cycle; empty reads it), hard
 	BMCBoot     BMCVerb = "boot"     // args: from (network, disk = no override; empty reads it)
-	BMCLight    BMCVerb = "light"    // args: on
+	BMCLight    BMCVerb = "light"    // args: lit
 	BMCLogs     BMCVerb = "logs"     // args: most
 	BMCSensors  BMCVerb = "sensors"  //
 	BMCDoctor   BMCVerb = "doctor"   // checks everything between us and a usable BMC
@@ -28,7 +28,7 @@ type BMCArgs struct {
 	Want    string `json:"want,omitempty"`
 	Hard    bool   `json:"hard,omitempty"`
 	From    string `json:"from,omitempty"`
-	On      bool   `json:"on,omitempty"`
+	Lit     bool   `json:"lit,omitempty"`
 	Most    int    `json:"most,omitempty"`
 	Seconds int    `json:"seconds,omitempty"`
 }

@@ -16,6 +16,8 @@ import (
 	"strings"
 	"sync"
 	"time"
+
+	"gpupool/schema"
 )
 
 // Found is what answers at an address of a probed range. Nothing was logged in to: it is what the service root tells
@@ -45,7 +47,7 @@ type ProbeConfig struct {
 func Probe(ctx context.Context, prefix netip.Prefix, cfg ProbeConfig) ([]Found, error) {
 	prefix = prefix.Masked()
 	if bits := prefix.Addr().BitLen() - prefix.Bits(); bits > 12 {
-		return nil, fmt.Errorf("probe range %s: more than %d addresses; probe it in parts", prefix, maxProbe)
+		return nil, schema.Invalid("range", prefix.String(), fmt.Sprintf("at most %d addresses: probe it in parts", maxProbe))
 	}
 	if cfg.Port == 0 {
 		cfg.Port = 443

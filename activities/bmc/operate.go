@@ -79,7 +79,7 @@ func (a *Activities) perform(ctx context.Context, act schema.BMCAct, v schema.Se
 		b, err := bootBy(ctx, c, act.Args)
 		return b, nil, err
 	case schema.BMCLight:
-		return nil, nil, c.LocateLED(ctx, act.Args.On)
+		return nil, nil, c.LocateLED(ctx, act.Args.Lit)
 	case schema.BMCLogs:
 		list, err := c.Log(ctx, orNumber(act.Args.Most, 50))
 		return list, nil, err

@@ -97,6 +97,16 @@ type ClientInterface interface {
 	// Corresponds with GET /v1/accelerators (the `ListAccelerators` operationId).
 	ListAccelerators(ctx context.Context, params *ListAcceleratorsParams, reqEditors ...RequestEditorFn) (*http.Response, error)
 
+	// GetBMCAct What came of an act
+	//
+	// Corresponds with GET /v1/bmc-acts/{act} (the `GetBMCAct` operationId).
+	GetBMCAct(ctx context.Context, act TheBMCAct, params *GetBMCActParams, reqEditors ...RequestEditorFn) (*http.Response, error)
+
+	// GetBMCFile The file that an act made; capture makes a .tar.gz of a redacted Redfish tree
+	//
+	// Corresponds with GET /v1/bmc-acts/{act}/file (the `GetBMCFile` operationId).
+	GetBMCFile(ctx context.Context, act TheBMCAct, reqEditors ...RequestEditorFn) (*http.Response, error)
+
 	// ListBudgets Budgets with what their month has spent and committed
 	//
 	// Corresponds with GET /v1/budgets (the `ListBudgets` operationId).
@@ -376,6 +386,38 @@ type ClientInterface interface {
 	// Corresponds with POST /v1/servers/{id}/actions/abort (the `AbortOnboarding` operationId).
 	AbortOnboarding(ctx context.Context, id TheServer, reqEditors ...RequestEditorFn) (*http.Response, error)
 
+	// SetBMCCredentialWithBody Tell the password that the BMC has now; it is taken up without a restart
+	//
+	// Takes any type of body and a specified content type.
+	//
+	// Corresponds with POST /v1/servers/{id}/actions/bmc-credential (the `SetBMCCredential` operationId).
+	SetBMCCredentialWithBody(ctx context.Context, id TheServer, contentType string, body io.Reader, reqEditors ...RequestEditorFn) (*http.Response, error)
+
+	// SetBMCCredential Tell the password that the BMC has now; it is taken up without a restart
+	//
+	// Takes a body of the `application/json` content type.
+	//
+	// Corresponds with POST /v1/servers/{id}/actions/bmc-credential (the `SetBMCCredential` operationId).
+	SetBMCCredential(ctx context.Context, id TheServer, body SetBMCCredentialJSONRequestBody, reqEditors ...RequestEditorFn) (*http.Response, error)
+
+	// TrustBMCKeyWithBody Acknowledge that the BMC has another TLS key
+	//
+	// The key must be the one that the BMC offers, in full; 409 names it where it is another.
+	//
+	// Takes any type of body and a specified content type.
+	//
+	// Corresponds with POST /v1/servers/{id}/actions/bmc-trust (the `TrustBMCKey` operationId).
+	TrustBMCKeyWithBody(ctx context.Context, id TheServer, contentType string, body io.Reader, reqEditors ...RequestEditorFn) (*http.Response, error)
+
+	// TrustBMCKey Acknowledge that the BMC has another TLS key
+	//
+	// The key must be the one that the BMC offers, in full; 409 names it where it is another.
+	//
+	// Takes a body of the `application/json` content type.
+	//
+	// Corresponds with POST /v1/servers/{id}/actions/bmc-trust (the `TrustBMCKey` operationId).
+	TrustBMCKey(ctx context.Context, id TheServer, body TrustBMCKeyJSONRequestBody, reqEditors ...RequestEditorFn) (*http.Response, error)
+
 	// BurnInServer Take a server that holds no job out of the pool and prove its accelerators
 	//
 	// For a server whose burn-in was skipped, or that is doubted. It comes back by itself once every device has passed,
@@ -478,6 +520,38 @@ type ClientInterface interface {
 	//
 	// Corresponds with POST /v1/servers/{id}/actions/unprotect (the `UnprotectServer` operationId).
 	UnprotectServer(ctx context.Context, id TheServer, reqEditors ...RequestEditorFn) (*http.Response, error)
+
+	// GetBMC A server's BMC, as the record has it; nothing is asked of the BMC itself
+	//
+	// Corresponds with GET /v1/servers/{id}/bmc (the `GetBMC` operationId).
+	GetBMC(ctx context.Context, id TheServer, reqEditors ...RequestEditorFn) (*http.Response, error)
+
+	// ListBMCActs What people asked of the BMC, newest first
+	//
+	// Corresponds with GET /v1/servers/{id}/bmc/acts (the `ListBMCActs` operationId).
+	ListBMCActs(ctx context.Context, id TheServer, reqEditors ...RequestEditorFn) (*http.Response, error)
+
+	// AskBMCWithBody Ask something of the BMC; a worker of the server's site does it
+	//
+	// What cuts the server off from what runs on it (power off, cycle, another boot) is refused with 409 while the server
+	// may be given jobs or holds some, is onboarding, or is protected; and again at the moment of the act. Wait for the
+	// act's end with GET /v1/bmc-acts/{act}?wait=30s.
+	//
+	// Takes any type of body and a specified content type.
+	//
+	// Corresponds with POST /v1/servers/{id}/bmc/acts (the `AskBMC` operationId).
+	AskBMCWithBody(ctx context.Context, id TheServer, contentType string, body io.Reader, reqEditors ...RequestEditorFn) (*http.Response, error)
+
+	// AskBMC Ask something of the BMC; a worker of the server's site does it
+	//
+	// What cuts the server off from what runs on it (power off, cycle, another boot) is refused with 409 while the server
+	// may be given jobs or holds some, is onboarding, or is protected; and again at the moment of the act. Wait for the
+	// act's end with GET /v1/bmc-acts/{act}?wait=30s.
+	//
+	// Takes a body of the `application/json` content type.
+	//
+	// Corresponds with POST /v1/servers/{id}/bmc/acts (the `AskBMC` operationId).
+	AskBMC(ctx context.Context, id TheServer, body AskBMCJSONRequestBody, reqEditors ...RequestEditorFn) (*http.Response, error)
 
 	// ListSteps Onboarding steps of one attempt
 	//
@@ -656,6 +730,36 @@ type ClientInterface interface {
 // Corresponds with GET /v1/accelerators (the `ListAccelerators` operationId).
 func (c *Client) ListAccelerators(ctx context.Context, params *ListAcceleratorsParams, reqEditors ...RequestEditorFn) (*http.Response, error) {
 	req, err := NewListAcceleratorsRequest(c.Server, params)
+	if err != nil {
+		return nil, err
+	}
+	req = req.WithContext(ctx)
+	if err := c.applyEditors(ctx, req, reqEditors); err != nil {
+		return nil, err
+	}
+	return c.Client.Do(req)
+}
+
+// GetBMCAct What came of an act
+//
+// Corresponds with GET /v1/bmc-acts/{act} (the `GetBMCAct` operationId).
+func (c *Client) GetBMCAct(ctx context.Context, act TheBMCAct, params *GetBMCActParams, reqEditors ...RequestEditorFn) (*http.Response, error) {
+	req, err := NewGetBMCActRequest(c.Server, act, params)
+	if err != nil {
+		return nil, err
+	}
+	req = req.WithContext(ctx)
+	if err := c.applyEditors(ctx, req, reqEditors); err != nil {
+		return nil, err
+	}
+	return c.Client.Do(req)
+}
+
+// GetBMCFile The file that an act made; capture makes a .tar.gz of a redacted Redfish tree
+//
+// Corresponds with GET /v1/bmc-acts/{act}/file (the `GetBMCFile` operationId).
+func (c *Client) GetBMCFile(ctx context.Context, act TheBMCAct, reqEditors ...RequestEditorFn) (*http.Response, error) {
+	req, err := NewGetBMCFileRequest(c.Server, act)
 	if err != nil {
 		return nil, err
 	}
@@ -1385,6 +1489,78 @@ func (c *Client) AbortOnboarding(ctx context.Context, id TheServer, reqEditors .
 	return c.Client.Do(req)
 }
 
+// SetBMCCredentialWithBody Tell the password that the BMC has now; it is taken up without a restart
+//
+// Takes any type of body and a specified content type.
+//
+// Corresponds with POST /v1/servers/{id}/actions/bmc-credential (the `SetBMCCredential` operationId).
+func (c *Client) SetBMCCredentialWithBody(ctx context.Context, id TheServer, contentType string, body io.Reader, reqEditors ...RequestEditorFn) (*http.Response, error) {
+	req, err := NewSetBMCCredentialRequestWithBody(c.Server, id, contentType, body)
+	if err != nil {
+		return nil, err
+	}
+	req = req.WithContext(ctx)
+	if err := c.applyEditors(ctx, req, reqEditors); err != nil {
+		return nil, err
+	}
+	return c.Client.Do(req)
+}
+
+// SetBMCCredential Tell the password that the BMC has now; it is taken up without a restart
+//
+// Takes a body of the `application/json` content type.
+//
+// Corresponds with POST /v1/servers/{id}/actions/bmc-credential (the `SetBMCCredential` operationId).
+func (c *Client) SetBMCCredential(ctx context.Context, id TheServer, body SetBMCCredentialJSONRequestBody, reqEditors ...RequestEditorFn) (*http.Response, error) {
+	req, err := NewSetBMCCredentialRequest(c.Server, id, body)
+	if err != nil {
+		return nil, err
+	}
+	req = req.WithContext(ctx)
+	if err := c.applyEditors(ctx, req, reqEditors); err != nil {
+		return nil, err
+	}
+	return c.Client.Do(req)
+}
+
+// TrustBMCKeyWithBody Acknowledge that the BMC has another TLS key
+//
+// The key must be the one that the BMC offers, in full; 409 names it where it is another.
+//
+// Takes any type of body and a specified content type.
+//
+// Corresponds with POST /v1/servers/{id}/actions/bmc-trust (the `TrustBMCKey` operationId).
+func (c *Client) TrustBMCKeyWithBody(ctx context.Context, id TheServer, contentType string, body io.Reader, reqEditors ...RequestEditorFn) (*http.Response, error) {
+	req, err := NewTrustBMCKeyRequestWithBody(c.Server, id, contentType, body)
+	if err != nil {
+		return nil, err
+	}
+	req = req.WithContext(ctx)
+	if err := c.applyEditors(ctx, req, reqEditors); err != nil {
+		return nil, err
+	}
+	return c.Client.Do(req)
+}
+
+// TrustBMCKey Acknowledge that the BMC has another TLS key
+//
+// The key must be the one that the BMC offers, in full; 409 names it where it is another.
+//
+// Takes a body of the `application/json` content type.
+//
+// Corresponds with POST /v1/servers/{id}/actions/bmc-trust (the `TrustBMCKey` operationId).
+func (c *Client) TrustBMCKey(ctx context.Context, id TheServer, body TrustBMCKeyJSONRequestBody, reqEditors ...RequestEditorFn) (*http.Response, error) {
+	req, err := NewTrustBMCKeyRequest(c.Server, id, body)
+	if err != nil {
+		return nil, err
+	}
+	req = req.WithContext(ctx)
+	if err := c.applyEditors(ctx, req, reqEditors); err != nil {
+		return nil, err
+	}
+	return c.Client.Do(req)
+}
+
 // BurnInServer Take a server that holds no job out of the pool and prove its accelerators
 //
 // For a server whose burn-in was skipped, or that is doubted. It comes back by itself once every device has passed,
@@ -1628,6 +1804,78 @@ func (c *Client) UndrainServer(ctx context.Context, id TheServer, reqEditors ...
 // Corresponds with POST /v1/servers/{id}/actions/unprotect (the `UnprotectServer` operationId).
 func (c *Client) UnprotectServer(ctx context.Context, id TheServer, reqEditors ...RequestEditorFn) (*http.Response, error) {
 	req, err := NewUnprotectServerRequest(c.Server, id)
+	if err != nil {
+		return nil, err
+	}
+	req = req.WithContext(ctx)
+	if err := c.applyEditors(ctx, req, reqEditors); err != nil {
+		return nil, err
+	}
+	return c.Client.Do(req)
+}
+
+// GetBMC A server's BMC, as the record has it; nothing is asked of the BMC itself
+//
+// Corresponds with GET /v1/servers/{id}/bmc (the `GetBMC` operationId).
+func (c *Client) GetBMC(ctx context.Context, id TheServer, reqEditors ...RequestEditorFn) (*http.Response, error) {
+	req, err := NewGetBMCRequest(c.Server, id)
+	if err != nil {
+		return nil, err
+	}
+	req = req.WithContext(ctx)
+	if err := c.applyEditors(ctx, req, reqEditors); err != nil {
+		return nil, err
+	}
+	return c.Client.Do(req)
+}
+
+// ListBMCActs What people asked of the BMC, newest first
+//
+// Corresponds with GET /v1/servers/{id}/bmc/acts (the `ListBMCActs` operationId).
+func (c *Client) ListBMCActs(ctx context.Context, id TheServer, reqEditors ...RequestEditorFn) (*http.Response, error) {
+	req, err := NewListBMCActsRequest(c.Server, id)
+	if err != nil {
+		return nil, err
+	}
+	req = req.WithContext(ctx)
+	if err := c.applyEditors(ctx, req, reqEditors); err != nil {
+		return nil, err
+	}
+	return c.Client.Do(req)
+}
+
+// AskBMCWithBody Ask something of the BMC; a worker of the server's site does it
+//
+// What cuts the server off from what runs on it (power off, cycle, another boot) is refused with 409 while the server
+// may be given jobs or holds some, is onboarding, or is protected; and again at the moment of the act. Wait for the
+// act's end with GET /v1/bmc-acts/{act}?wait=30s.
+//
+// Takes any type of body and a specified content type.
+//
+// Corresponds with POST /v1/servers/{id}/bmc/acts (the `AskBMC` operationId).
+func (c *Client) AskBMCWithBody(ctx context.Context, id TheServer, contentType string, body io.Reader, reqEditors ...RequestEditorFn) (*http.Response, error) {
+	req, err := NewAskBMCRequestWithBody(c.Server, id, contentType, body)
+	if err != nil {
+		return nil, err
+	}
+	req = req.WithContext(ctx)
+	if err := c.applyEditors(ctx, req, reqEditors); err != nil {
+		return nil, err
+	}
+	return c.Client.Do(req)
+}
+
+// AskBMC Ask something of the BMC; a worker of the server's site does it
+//
+// What cuts the server off from what runs on it (power off, cycle, another boot) is refused with 409 while the server
+// may be given jobs or holds some, is onboarding, or is protected; and again at the moment of the act. Wait for the
+// act's end with GET /v1/bmc-acts/{act}?wait=30s.
+//
+// Takes a body of the `application/json` content type.
+//
+// Corresponds with POST /v1/servers/{id}/bmc/acts (the `AskBMC` operationId).
+func (c *Client) AskBMC(ctx context.Context, id TheServer, body AskBMCJSONRequestBody, reqEditors ...RequestEditorFn) (*http.Response, error) {
+	req, err := NewAskBMCRequest(c.Server, id, body)
 	if err != nil {
 		return nil, err
 	}
@@ -2203,6 +2451,113 @@ func NewListAcceleratorsRequest(server string, params *ListAcceleratorsParams) (
 			rawQueryFragments = append(rawQueryFragments, encoded)
 		}
 		queryURL.RawQuery = strings.Join(rawQueryFragments, "&")
+	}
+
+	req, err := http.NewRequest(http.MethodGet, queryURL.String(), nil)
+	if err != nil {
+		return nil, err
+	}
+
+	return req, nil
+}
+
+// NewGetBMCActRequest constructs an http.Request for the GetBMCAct method
+func NewGetBMCActRequest(server string, act TheBMCAct, params *GetBMCActParams) (*http.Request, error) {
+	var err error
+
+	var pathParam0 string
+
+	pathParam0, err = runtime.StyleParamWithOptions("simple", false, "act", act, runtime.StyleParamOptions{ParamLocation: runtime.ParamLocationPath, Type: "string", Format: ""})
+	if err != nil {
+		return nil, err
+	}
+
+	serverURL, err := url.Parse(server)
+	if err != nil {
+		return nil, err
+	}
+
+	operationPath := fmt.Sprintf("/v1/bmc-acts/%s", pathParam0)
+	if operationPath[0] == '/' {
+		operationPath = "." + operationPath
+	}
+
+	queryURL, err := serverURL.Parse(operationPath)
+	if err != nil {
+		return nil, err
+	}
+
+	if params != nil {
+		// queryValues collects non-styled parameters (passthrough, JSON)
+		// that are safe to round-trip through url.Values.Encode().
+		queryValues := queryURL.Query()
+		// rawQueryFragments collects pre-encoded query fragments from
+		// styled parameters, preserving literal commas as delimiters
+		// per the OpenAPI spec (e.g. "color=blue,black,brown").
+		var rawQueryFragments []string
+
+		if params.Wait != nil {
+
+			if queryFrag, err := runtime.StyleParamWithOptions("form", true, "wait", *params.Wait, runtime.StyleParamOptions{ParamLocation: runtime.ParamLocationQuery, Type: "string", Format: ""}); err != nil {
+				return nil, err
+			} else {
+				for _, qp := range strings.Split(queryFrag, "&") {
+					rawQueryFragments = append(rawQueryFragments, qp)
+				}
+			}
+
+		}
+
+		if params.Since != nil {
+
+			if queryFrag, err := runtime.StyleParamWithOptions("form", true, "since", *params.Since, runtime.StyleParamOptions{ParamLocation: runtime.ParamLocationQuery, Type: "integer", Format: "int64"}); err != nil {
+				return nil, err
+			} else {
+				for _, qp := range strings.Split(queryFrag, "&") {
+					rawQueryFragments = append(rawQueryFragments, qp)
+				}
+			}
+
+		}
+
+		if encoded := queryValues.Encode(); encoded != "" {
+			rawQueryFragments = append(rawQueryFragments, encoded)
+		}
+		queryURL.RawQuery = strings.Join(rawQueryFragments, "&")
+	}
+
+	req, err := http.NewRequest(http.MethodGet, queryURL.String(), nil)
+	if err != nil {
+		return nil, err
+	}
+
+	return req, nil
+}
+
+// NewGetBMCFileRequest constructs an http.Request for the GetBMCFile method
+func NewGetBMCFileRequest(server string, act TheBMCAct) (*http.Request, error) {
+	var err error
+
+	var pathParam0 string
+
+	pathParam0, err = runtime.StyleParamWithOptions("simple", false, "act", act, runtime.StyleParamOptions{ParamLocation: runtime.ParamLocationPath, Type: "string", Format: ""})
+	if err != nil {
+		return nil, err
+	}
+
+	serverURL, err := url.Parse(server)
+	if err != nil {
+		return nil, err
+	}
+
+	operationPath := fmt.Sprintf("/v1/bmc-acts/%s/file", pathParam0)
+	if operationPath[0] == '/' {
+		operationPath = "." + operationPath
+	}
+
+	queryURL, err := serverURL.Parse(operationPath)
+	if err != nil {
+		return nil, err
 	}
 
 	req, err := http.NewRequest(http.MethodGet, queryURL.String(), nil)
@@ -4288,6 +4643,100 @@ func NewAbortOnboardingRequest(server string, id TheServer) (*http.Request, erro
 	return req, nil
 }
 
+// NewSetBMCCredentialRequest calls the generic SetBMCCredential builder with application/json body
+func NewSetBMCCredentialRequest(server string, id TheServer, body SetBMCCredentialJSONRequestBody) (*http.Request, error) {
+	var bodyReader io.Reader
+	buf, err := json.Marshal(body)
+	if err != nil {
+		return nil, err
+	}
+	bodyReader = bytes.NewReader(buf)
+	return NewSetBMCCredentialRequestWithBody(server, id, "application/json", bodyReader)
+}
+
+// NewSetBMCCredentialRequestWithBody constructs an http.Request for the SetBMCCredential method, with any body, and a specified content type
+func NewSetBMCCredentialRequestWithBody(server string, id TheServer, contentType string, body io.Reader) (*http.Request, error) {
+	var err error
+
+	var pathParam0 string
+
+	pathParam0, err = runtime.StyleParamWithOptions("simple", false, "id", id, runtime.StyleParamOptions{ParamLocation: runtime.ParamLocationPath, Type: "string", Format: ""})
+	if err != nil {
+		return nil, err
+	}
+
+	serverURL, err := url.Parse(server)
+	if err != nil {
+		return nil, err
+	}
+
+	operationPath := fmt.Sprintf("/v1/servers/%s/actions/bmc-credential", pathParam0)
+	if operationPath[0] == '/' {
+		operationPath = "." + operationPath
+	}
+
+	queryURL, err := serverURL.Parse(operationPath)
+	if err != nil {
+		return nil, err
+	}
+
+	req, err := http.NewRequest(http.MethodPost, queryURL.String(), body)
+	if err != nil {
+		return nil, err
+	}
+
+	req.Header.Add("Content-Type", contentType)
+
+	return req, nil
+}
+
+// NewTrustBMCKeyRequest calls the generic TrustBMCKey builder with application/json body
+func NewTrustBMCKeyRequest(server string, id TheServer, body TrustBMCKeyJSONRequestBody) (*http.Request, error) {
+	var bodyReader io.Reader
+	buf, err := json.Marshal(body)
+	if err != nil {
+		return nil, err
+	}
+	bodyReader = bytes.NewReader(buf)
+	return NewTrustBMCKeyRequestWithBody(server, id, "application/json", bodyReader)
+}
+
+// NewTrustBMCKeyRequestWithBody constructs an http.Request for the TrustBMCKey method, with any body, and a specified content type
+func NewTrustBMCKeyRequestWithBody(server string, id TheServer, contentType string, body io.Reader) (*http.Request, error) {
+	var err error
+
+	var pathParam0 string
+
+	pathParam0, err = runtime.StyleParamWithOptions("simple", false, "id", id, runtime.StyleParamOptions{ParamLocation: runtime.ParamLocationPath, Type: "string", Format: ""})
+	if err != nil {
+		return nil, err
+	}
+
+	serverURL, err := url.Parse(server)
+	if err != nil {
+		return nil, err
+	}
+
+	operationPath := fmt.Sprintf("/v1/servers/%s/actions/bmc-trust", pathParam0)
+	if operationPath[0] == '/' {
+		operationPath = "." + operationPath
+	}
+
+	queryURL, err := serverURL.Parse(operationPath)
+	if err != nil {
+		return nil, err
+	}
+
+	req, err := http.NewRequest(http.MethodPost, queryURL.String(), body)
+	if err != nil {
+		return nil, err
+	}
+
+	req.Header.Add("Content-Type", contentType)
+
+	return req, nil
+}
+
 // NewBurnInServerRequest constructs an http.Request for the BurnInServer method
 func NewBurnInServerRequest(server string, id TheServer) (*http.Request, error) {
 	var err error
@@ -4689,6 +5138,121 @@ func NewUnprotectServerRequest(server string, id TheServer) (*http.Request, erro
 	if err != nil {
 		return nil, err
 	}
+
+	return req, nil
+}
+
+// NewGetBMCRequest constructs an http.Request for the GetBMC method
+func NewGetBMCRequest(server string, id TheServer) (*http.Request, error) {
+	var err error
+
+	var pathParam0 string
+
+	pathParam0, err = runtime.StyleParamWithOptions("simple", false, "id", id, runtime.StyleParamOptions{ParamLocation: runtime.ParamLocationPath, Type: "string", Format: ""})
+	if err != nil {
+		return nil, err
+	}
+
+	serverURL, err := url.Parse(server)
+	if err != nil {
+		return nil, err
+	}
+
+	operationPath := fmt.Sprintf("/v1/servers/%s/bmc", pathParam0)
+	if operationPath[0] == '/' {
+		operationPath = "." + operationPath
+	}
+
+	queryURL, err := serverURL.Parse(operationPath)
+	if err != nil {
+		return nil, err
+	}
+
+	req, err := http.NewRequest(http.MethodGet, queryURL.String(), nil)
+	if err != nil {
+		return nil, err
+	}
+
+	return req, nil
+}
+
+// NewListBMCActsRequest constructs an http.Request for the ListBMCActs method
+func NewListBMCActsRequest(server string, id TheServer) (*http.Request, error) {
+	var err error
+
+	var pathParam0 string
+
+	pathParam0, err = runtime.StyleParamWithOptions("simple", false, "id", id, runtime.StyleParamOptions{ParamLocation: runtime.ParamLocationPath, Type: "string", Format: ""})
+	if err != nil {
+		return nil, err
+	}
+
+	serverURL, err := url.Parse(server)
+	if err != nil {
+		return nil, err
+	}
+
+	operationPath := fmt.Sprintf("/v1/servers/%s/bmc/acts", pathParam0)
+	if operationPath[0] == '/' {
+		operationPath = "." + operationPath
+	}
+
+	queryURL, err := serverURL.Parse(operationPath)
+	if err != nil {
+		return nil, err
+	}
+
+	req, err := http.NewRequest(http.MethodGet, queryURL.String(), nil)
+	if err != nil {
+		return nil, err
+	}
+
+	return req, nil
+}
+
+// NewAskBMCRequest calls the generic AskBMC builder with application/json body
+func NewAskBMCRequest(server string, id TheServer, body AskBMCJSONRequestBody) (*http.Request, error) {
+	var bodyReader io.Reader
+	buf, err := json.Marshal(body)
+	if err != nil {
+		return nil, err
+	}
+	bodyReader = bytes.NewReader(buf)
+	return NewAskBMCRequestWithBody(server, id, "application/json", bodyReader)
+}
+
+// NewAskBMCRequestWithBody constructs an http.Request for the AskBMC method, with any body, and a specified content type
+func NewAskBMCRequestWithBody(server string, id TheServer, contentType string, body io.Reader) (*http.Request, error) {
+	var err error
+
+	var pathParam0 string
+
+	pathParam0, err = runtime.StyleParamWithOptions("simple", false, "id", id, runtime.StyleParamOptions{ParamLocation: runtime.ParamLocationPath, Type: "string", Format: ""})
+	if err != nil {
+		return nil, err
+	}
+
+	serverURL, err := url.Parse(server)
+	if err != nil {
+		return nil, err
+	}
+
+	operationPath := fmt.Sprintf("/v1/servers/%s/bmc/acts", pathParam0)
+	if operationPath[0] == '/' {
+		operationPath = "." + operationPath
+	}
+
+	queryURL, err := serverURL.Parse(operationPath)
+	if err != nil {
+		return nil, err
+	}
+
+	req, err := http.NewRequest(http.MethodPost, queryURL.String(), body)
+	if err != nil {
+		return nil, err
+	}
+
+	req.Header.Add("Content-Type", contentType)
 
 	return req, nil
 }
@@ -5848,6 +6412,20 @@ type ClientWithResponsesInterface interface {
 	// Corresponds with GET /v1/accelerators (the `ListAccelerators` operationId).
 	ListAcceleratorsWithResponse(ctx context.Context, params *ListAcceleratorsParams, reqEditors ...RequestEditorFn) (*ListAcceleratorsResponse, error)
 
+	// GetBMCActWithResponse What came of an act
+	//
+	// Returns a wrapper object for the known response body format(s).
+	//
+	// Corresponds with GET /v1/bmc-acts/{act} (the `GetBMCAct` operationId).
+	GetBMCActWithResponse(ctx context.Context, act TheBMCAct, params *GetBMCActParams, reqEditors ...RequestEditorFn) (*GetBMCActResponse, error)
+
+	// GetBMCFileWithResponse The file that an act made; capture makes a .tar.gz of a redacted Redfish tree
+	//
+	// Returns a wrapper object for the known response body format(s).
+	//
+	// Corresponds with GET /v1/bmc-acts/{act}/file (the `GetBMCFile` operationId).
+	GetBMCFileWithResponse(ctx context.Context, act TheBMCAct, reqEditors ...RequestEditorFn) (*GetBMCFileResponse, error)
+
 	// ListBudgetsWithResponse Budgets with what their month has spent and committed
 	//
 	// Returns a wrapper object for the known response body format(s).
@@ -6179,6 +6757,38 @@ type ClientWithResponsesInterface interface {
 	// Corresponds with POST /v1/servers/{id}/actions/abort (the `AbortOnboarding` operationId).
 	AbortOnboardingWithResponse(ctx context.Context, id TheServer, reqEditors ...RequestEditorFn) (*AbortOnboardingResponse, error)
 
+	// SetBMCCredentialWithBodyWithResponse Tell the password that the BMC has now; it is taken up without a restart
+	//
+	// Takes any type of body and a specified content type, and returns a wrapper object for the known response body format(s).
+	//
+	// Corresponds with POST /v1/servers/{id}/actions/bmc-credential (the `SetBMCCredential` operationId).
+	SetBMCCredentialWithBodyWithResponse(ctx context.Context, id TheServer, contentType string, body io.Reader, reqEditors ...RequestEditorFn) (*SetBMCCredentialResponse, error)
+
+	// SetBMCCredentialWithResponse Tell the password that the BMC has now; it is taken up without a restart
+	//
+	// Takes a body of the `application/json` content type, and returns a wrapper object for the known response body format(s).
+	//
+	// Corresponds with POST /v1/servers/{id}/actions/bmc-credential (the `SetBMCCredential` operationId).
+	SetBMCCredentialWithResponse(ctx context.Context, id TheServer, body SetBMCCredentialJSONRequestBody, reqEditors ...RequestEditorFn) (*SetBMCCredentialResponse, error)
+
+	// TrustBMCKeyWithBodyWithResponse Acknowledge that the BMC has another TLS key
+	//
+	// The key must be the one that the BMC offers, in full; 409 names it where it is another.
+	//
+	// Takes any type of body and a specified content type, and returns a wrapper object for the known response body format(s).
+	//
+	// Corresponds with POST /v1/servers/{id}/actions/bmc-trust (the `TrustBMCKey` operationId).
+	TrustBMCKeyWithBodyWithResponse(ctx context.Context, id TheServer, contentType string, body io.Reader, reqEditors ...RequestEditorFn) (*TrustBMCKeyResponse, error)
+
+	// TrustBMCKeyWithResponse Acknowledge that the BMC has another TLS key
+	//
+	// The key must be the one that the BMC offers, in full; 409 names it where it is another.
+	//
+	// Takes a body of the `application/json` content type, and returns a wrapper object for the known response body format(s).
+	//
+	// Corresponds with POST /v1/servers/{id}/actions/bmc-trust (the `TrustBMCKey` operationId).
+	TrustBMCKeyWithResponse(ctx context.Context, id TheServer, body TrustBMCKeyJSONRequestBody, reqEditors ...RequestEditorFn) (*TrustBMCKeyResponse, error)
+
 	// BurnInServerWithResponse Take a server that holds no job out of the pool and prove its accelerators
 	//
 	// For a server whose burn-in was skipped, or that is doubted. It comes back by itself once every device has passed,
@@ -6291,6 +6901,42 @@ type ClientWithResponsesInterface interface {
 	//
 	// Corresponds with POST /v1/servers/{id}/actions/unprotect (the `UnprotectServer` operationId).
 	UnprotectServerWithResponse(ctx context.Context, id TheServer, reqEditors ...RequestEditorFn) (*UnprotectServerResponse, error)
+
+	// GetBMCWithResponse A server's BMC, as the record has it; nothing is asked of the BMC itself
+	//
+	// Returns a wrapper object for the known response body format(s).
+	//
+	// Corresponds with GET /v1/servers/{id}/bmc (the `GetBMC` operationId).
+	GetBMCWithResponse(ctx context.Context, id TheServer, reqEditors ...RequestEditorFn) (*GetBMCResponse, error)
+
+	// ListBMCActsWithResponse What people asked of the BMC, newest first
+	//
+	// Returns a wrapper object for the known response body format(s).
+	//
+	// Corresponds with GET /v1/servers/{id}/bmc/acts (the `ListBMCActs` operationId).
+	ListBMCActsWithResponse(ctx context.Context, id TheServer, reqEditors ...RequestEditorFn) (*ListBMCActsResponse, error)
+
+	// AskBMCWithBodyWithResponse Ask something of the BMC; a worker of the server's site does it
+	//
+	// What cuts the server off from what runs on it (power off, cycle, another boot) is refused with 409 while the server
+	// may be given jobs or holds some, is onboarding, or is protected; and again at the moment of the act. Wait for the
+	// act's end with GET /v1/bmc-acts/{act}?wait=30s.
+	//
+	// Takes any type of body and a specified content type, and returns a wrapper object for the known response body format(s).
+	//
+	// Corresponds with POST /v1/servers/{id}/bmc/acts (the `AskBMC` operationId).
+	AskBMCWithBodyWithResponse(ctx context.Context, id TheServer, contentType string, body io.Reader, reqEditors ...RequestEditorFn) (*AskBMCResponse, error)
+
+	// AskBMCWithResponse Ask something of the BMC; a worker of the server's site does it
+	//
+	// What cuts the server off from what runs on it (power off, cycle, another boot) is refused with 409 while the server
+	// may be given jobs or holds some, is onboarding, or is protected; and again at the moment of the act. Wait for the
+	// act's end with GET /v1/bmc-acts/{act}?wait=30s.
+	//
+	// Takes a body of the `application/json` content type, and returns a wrapper object for the known response body format(s).
+	//
+	// Corresponds with POST /v1/servers/{id}/bmc/acts (the `AskBMC` operationId).
+	AskBMCWithResponse(ctx context.Context, id TheServer, body AskBMCJSONRequestBody, reqEditors ...RequestEditorFn) (*AskBMCResponse, error)
 
 	// ListStepsWithResponse Onboarding steps of one attempt
 	//
@@ -6540,6 +7186,102 @@ func (r ListAcceleratorsResponse) StatusCode() int {
 
 // ContentType is a convenience method to retrieve the Content-Type value from the HTTP response headers
 func (r ListAcceleratorsResponse) ContentType() string {
+	if r.HTTPResponse != nil {
+		return r.HTTPResponse.Header.Get("Content-Type")
+	}
+	return ""
+}
+
+type GetBMCActResponse struct {
+	Body         []byte
+	HTTPResponse *http.Response
+	// JSON200 the response for an HTTP 200 `application/json` response
+	JSON200 *BMCAct
+	// ApplicationproblemJSONDefault the response for an HTTP default `application/problem+json` response
+	ApplicationproblemJSONDefault *Problem
+}
+
+// GetJSON200 returns the response for an HTTP 200 `application/json` response
+func (r GetBMCActResponse) GetJSON200() *BMCAct {
+	return r.JSON200
+}
+
+// GetApplicationproblemJSONDefault returns the response for an HTTP default `application/problem+json` response
+func (r GetBMCActResponse) GetApplicationproblemJSONDefault() *Problem {
+	return r.ApplicationproblemJSONDefault
+}
+
+// GetBody returns the raw response body bytes
+func (r GetBMCActResponse) GetBody() []byte {
+	return r.Body
+}
+
+// Status returns HTTPResponse.Status
+func (r GetBMCActResponse) Status() string {
+	if r.HTTPResponse != nil {
+		return r.HTTPResponse.Status
+	}
+	return http.StatusText(0)
+}
+
+// StatusCode returns HTTPResponse.StatusCode
+func (r GetBMCActResponse) StatusCode() int {
+	if r.HTTPResponse != nil {
+		return r.HTTPResponse.StatusCode
+	}
+	return 0
+}
+
+// ContentType is a convenience method to retrieve the Content-Type value from the HTTP response headers
+func (r GetBMCActResponse) ContentType() string {
+	if r.HTTPResponse != nil {
+		return r.HTTPResponse.Header.Get("Content-Type")
+	}
+	return ""
+}
+
+type GetBMCFileResponse struct {
+	Body         []byte
+	HTTPResponse *http.Response
+	// JSON200 the response for an HTTP 200 `application/json` response
+	JSON200 *BMCFile
+	// ApplicationproblemJSONDefault the response for an HTTP default `application/problem+json` response
+	ApplicationproblemJSONDefault *Problem
+}
+
+// GetJSON200 returns the response for an HTTP 200 `application/json` response
+func (r GetBMCFileResponse) GetJSON200() *BMCFile {
+	return r.JSON200
+}
+
+// GetApplicationproblemJSONDefault returns the response for an HTTP default `application/problem+json` response
+func (r GetBMCFileResponse) GetApplicationproblemJSONDefault() *Problem {
+	return r.ApplicationproblemJSONDefault
+}
+
+// GetBody returns the raw response body bytes
+func (r GetBMCFileResponse) GetBody() []byte {
+	return r.Body
+}
+
+// Status returns HTTPResponse.Status
+func (r GetBMCFileResponse) Status() string {
+	if r.HTTPResponse != nil {
+		return r.HTTPResponse.Status
+	}
+	return http.StatusText(0)
+}
+
+// StatusCode returns HTTPResponse.StatusCode
+func (r GetBMCFileResponse) StatusCode() int {
+	if r.HTTPResponse != nil {
+		return r.HTTPResponse.StatusCode
+	}
+	return 0
+}
+
+// ContentType is a convenience method to retrieve the Content-Type value from the HTTP response headers
+func (r GetBMCFileResponse) ContentType() string {
 	if r.HTTPResponse != nil {
 		return r.HTTPResponse.Header.Get("Content-Type")
 	}
@@ -8219,6 +8961,102 @@ func (r AbortOnboardingResponse) ContentType() string {
 	return ""
 }
 
+type SetBMCCredentialResponse struct {
+	Body         []byte
+	HTTPResponse *http.Response
+	// JSON200 the response for an HTTP 200 `application/json` response
+	JSON200 *BMC
+	// ApplicationproblemJSONDefault the response for an HTTP default `application/problem+json` response
+	ApplicationproblemJSONDefault *Problem
+}
+
+// GetJSON200 returns the response for an HTTP 200 `application/json` response
+func (r SetBMCCredentialResponse) GetJSON200() *BMC {
+	return r.JSON200
+}
+
+// GetApplicationproblemJSONDefault returns the response for an HTTP default `application/problem+json` response
+func (r SetBMCCredentialResponse) GetApplicationproblemJSONDefault() *Problem {
+	return r.ApplicationproblemJSONDefault
+}
+
+// GetBody returns the raw response body bytes
+func (r SetBMCCredentialResponse) GetBody() []byte {
+	return r.Body
+}
+
+// Status returns HTTPResponse.Status
+func (r SetBMCCredentialResponse) Status() string {
+	if r.HTTPResponse != nil {
+		return r.HTTPResponse.Status
+	}
+	return http.StatusText(0)
+}
+
+// StatusCode returns HTTPResponse.StatusCode
+func (r SetBMCCredentialResponse) StatusCode() int {
+	if r.HTTPResponse != nil {
+		return r.HTTPResponse.StatusCode
+	}
+	return 0
+}
+
+// ContentType is a convenience method to retrieve the Content-Type value from the HTTP response headers
+func (r SetBMCCredentialResponse) ContentType() string {
+	if r.HTTPResponse != nil {
+		return r.HTTPResponse.Header.Get("Content-Type")
+	}
+	return ""
+}
+
+type TrustBMCKeyResponse struct {
+	Body         []byte
+	HTTPResponse *http.Response
+	// JSON200 the response for an HTTP 200 `application/json` response
+	JSON200 *BMC
+	// ApplicationproblemJSONDefault the response for an HTTP default `application/problem+json` response
+	ApplicationproblemJSONDefault *Problem
+}
+
+// GetJSON200 returns the response for an HTTP 200 `application/json` response
+func (r TrustBMCKeyResponse) GetJSON200() *BMC {
+	return r.JSON200
+}
+
+// GetApplicationproblemJSONDefault returns the response for an HTTP default `application/problem+json` response
+func (r TrustBMCKeyResponse) GetApplicationproblemJSONDefault() *Problem {
+	return r.ApplicationproblemJSONDefault
+}
+
+// GetBody returns the raw response body bytes
+func (r TrustBMCKeyResponse) GetBody() []byte {
+	return r.Body
+}
+
+// Status returns HTTPResponse.Status
+func (r TrustBMCKeyResponse) Status() string {
+	if r.HTTPResponse != nil {
+		return r.HTTPResponse.Status
+	}
+	return http.StatusText(0)
+}
+
+// StatusCode returns HTTPResponse.StatusCode
+func (r TrustBMCKeyResponse) StatusCode() int {
+	if r.HTTPResponse != nil {
+		return r.HTTPResponse.StatusCode
+	}
+	return 0
+}
+
+// ContentType is a convenience method to retrieve the Content-Type value from the HTTP response headers
+func (r TrustBMCKeyResponse) ContentType() string {
+	if r.HTTPResponse != nil {
+		return r.HTTPResponse.Header.Get("Content-Type")
+	}
+	return ""
+}
+
 type BurnInServerResponse struct {
 	Body         []byte
 	HTTPResponse *http.Response
@@ -8693,6 +9531,150 @@ func (r UnprotectServerResponse) StatusCode() int {
 
 // ContentType is a convenience method to retrieve the Content-Type value from the HTTP response headers
 func (r UnprotectServerResponse) ContentType() string {
+	if r.HTTPResponse != nil {
+		return r.HTTPResponse.Header.Get("Content-Type")
+	}
+	return ""
+}
+
+type GetBMCResponse struct {
+	Body         []byte
+	HTTPResponse *http.Response
+	// JSON200 the response for an HTTP 200 `application/json` response
+	JSON200 *BMC
+	// ApplicationproblemJSONDefault the response for an HTTP default `application/problem+json` response
+	ApplicationproblemJSONDefault *Problem
+}
+
+// GetJSON200 returns the response for an HTTP 200 `application/json` response
+func (r GetBMCResponse) GetJSON200() *BMC {
+	return r.JSON200
+}
+
+// GetApplicationproblemJSONDefault returns the response for an HTTP default `application/problem+json` response
+func (r GetBMCResponse) GetApplicationproblemJSONDefault() *Problem {
+	return r.ApplicationproblemJSONDefault
+}
+
+// GetBody returns the raw response body bytes
+func (r GetBMCResponse) GetBody() []byte {
+	return r.Body
+}
+
+// Status returns HTTPResponse.Status
+func (r GetBMCResponse) Status() string {
+	if r.HTTPResponse != nil {
+		return r.HTTPResponse.Status
+	}
+	return http.StatusText(0)
+}
+
+// StatusCode returns HTTPResponse.StatusCode
+func (r GetBMCResponse) StatusCode() int {
+	if r.HTTPResponse != nil {
+		return r.HTTPResponse.StatusCode
+	}
+	return 0
+}
+
+// ContentType is a convenience method to retrieve the Content-Type value from the HTTP response headers
+func (r GetBMCResponse) ContentType() string {
+	if r.HTTPResponse != nil {
+		return r.HTTPResponse.Header.Get("Content-Type")
+	}
+	return ""
+}
+
+type ListBMCActsResponse struct {
+	Body         []byte
+	HTTPResponse *http.Response
+	// JSON200 the response for an HTTP 200 `application/json` response
+	JSON200 *BMCActList
+	// ApplicationproblemJSONDefault the response for an HTTP default `application/problem+json` response
+	ApplicationproblemJSONDefault *Problem
+}
+
+// GetJSON200 returns the response for an HTTP 200 `application/json` response
+func (r ListBMCActsResponse) GetJSON200() *BMCActList {
+	return r.JSON200
+}
+
+// GetApplicationproblemJSONDefault returns the response for an HTTP default `application/problem+json` response
+func (r ListBMCActsResponse) GetApplicationproblemJSONDefault() *Problem {
+	return r.ApplicationproblemJSONDefault
+}
+
+// GetBody returns the raw response body bytes
+func (r ListBMCActsResponse) GetBody() []byte {
+	return r.Body
+}
+
+// Status returns HTTPResponse.Status
+func (r ListBMCActsResponse) Status() string {
+	if r.HTTPResponse != nil {
+		return r.HTTPResponse.Status
+	}
+	return http.StatusText(0)
+}
+
+// StatusCode returns HTTPResponse.StatusCode
+func (r ListBMCActsResponse) StatusCode() int {
+	if r.HTTPResponse != nil {
+		return r.HTTPResponse.StatusCode
+	}
+	return 0
+}
+
+// ContentType is a convenience method to retrieve the Content-Type value from the HTTP response headers
+func (r ListBMCActsResponse) ContentType() string {
+	if r.HTTPResponse != nil {
+		return r.HTTPResponse.Header.Get("Content-Type")
+	}
+	return ""
+}
+
+type AskBMCResponse struct {
+	Body         []byte
+	HTTPResponse *http.Response
+	// JSON202 the response for an HTTP 202 `application/json` response
+	JSON202 *BMCAct
+	// ApplicationproblemJSONDefault the response for an HTTP default `application/problem+json` response
+	ApplicationproblemJSONDefault *Problem
+}
+
+// GetJSON202 returns the response for an HTTP 202 `application/json` response
+func (r AskBMCResponse) GetJSON202() *BMCAct {
+	return r.JSON202
+}
+
+// GetApplicationproblemJSONDefault returns the response for an HTTP default `application/problem+json` response
+func (r AskBMCResponse) GetApplicationproblemJSONDefault() *Problem {
+	return r.ApplicationproblemJSONDefault
+}
+
+// GetBody returns the raw response body bytes
+func (r AskBMCResponse) GetBody() []byte {
+	return r.Body
+}
+
+// Status returns HTTPResponse.Status
+func (r AskBMCResponse) Status() string {
+	if r.HTTPResponse != nil {
+		return r.HTTPResponse.Status
+	}
+	return http.StatusText(0)
+}
+
+// StatusCode returns HTTPResponse.StatusCode
+func (r AskBMCResponse) StatusCode() int {
+	if r.HTTPResponse != nil {
+		return r.HTTPResponse.StatusCode
+	}
+	return 0
+}
+
+// ContentType is a convenience method to retrieve the Content-Type value from the HTTP response headers
+func (r AskBMCResponse) ContentType() string {
 	if r.HTTPResponse != nil {
 		return r.HTTPResponse.Header.Get("Content-Type")
 	}
@@ -9788,6 +10770,32 @@ func (c *ClientWithResponses) ListAcceleratorsWithResponse(ctx context.Context, 
 	return ParseListAcceleratorsResponse(rsp)
 }
 
+// GetBMCActWithResponse What came of an act
+//
+// Returns a wrapper object for the known response body format(s).
+//
+// Corresponds with GET /v1/bmc-acts/{act} (the `GetBMCAct` operationId).
+func (c *ClientWithResponses) GetBMCActWithResponse(ctx context.Context, act TheBMCAct, params *GetBMCActParams, reqEditors ...RequestEditorFn) (*GetBMCActResponse, error) {
+	rsp, err := c.GetBMCAct(ctx, act, params, reqEditors...)
+	if err != nil {
+		return nil, err
+	}
+	return ParseGetBMCActResponse(rsp)
+}
+
+// GetBMCFileWithResponse The file that an act made; capture makes a .tar.gz of a redacted Redfish tree
+//
+// Returns a wrapper object for the known response body format(s).
+//
+// Corresponds with GET /v1/bmc-acts/{act}/file (the `GetBMCFile` operationId).
+func (c *ClientWithResponses) GetBMCFileWithResponse(ctx context.Context, act TheBMCAct, reqEditors ...RequestEditorFn) (*GetBMCFileResponse, error) {
+	rsp, err := c.GetBMCFile(ctx, act, reqEditors...)
+	if err != nil {
+		return nil, err
+	}
+	return ParseGetBMCFileResponse(rsp)
+}
+
 // ListBudgetsWithResponse Budgets with what their month has spent and committed
 //
 // Returns a wrapper object for the known response body format(s).
@@ -10383,6 +11391,62 @@ func (c *ClientWithResponses) AbortOnboardingWithResponse(ctx context.Context, i
 	return ParseAbortOnboardingResponse(rsp)
 }
 
+// SetBMCCredentialWithBodyWithResponse Tell the password that the BMC has now; it is taken up without a restart
+//
+// Takes any type of body and a specified content type, and returns a wrapper object for the known response body format(s).
+//
+// Corresponds with POST /v1/servers/{id}/actions/bmc-credential (the `SetBMCCredential` operationId).
+func (c *ClientWithResponses) SetBMCCredentialWithBodyWithResponse(ctx context.Context, id TheServer, contentType string, body io.Reader, reqEditors ...RequestEditorFn) (*SetBMCCredentialResponse, error) {
+	rsp, err := c.SetBMCCredentialWithBody(ctx, id, contentType, body, reqEditors...)
+	if err != nil {
+		return nil, err
+	}
+	return ParseSetBMCCredentialResponse(rsp)
+}
+
+// SetBMCCredentialWithResponse Tell the password that the BMC has now; it is taken up without a restart
+//
+// Takes a body of the `application/json` content type, and returns a wrapper object for the known response body format(s).
+//
+// Corresponds with POST /v1/servers/{id}/actions/bmc-credential (the `SetBMCCredential` operationId).
+func (c *ClientWithResponses) SetBMCCredentialWithResponse(ctx context.Context, id TheServer, body SetBMCCredentialJSONRequestBody, reqEditors ...RequestEditorFn) (*SetBMCCredentialResponse, error) {
+	rsp, err := c.SetBMCCredential(ctx, id, body, reqEditors...)
+	if err != nil {
+		return nil, err
+	}
+	return ParseSetBMCCredentialResponse(rsp)
+}
+
+// TrustBMCKeyWithBodyWithResponse Acknowledge that the BMC has another TLS key
+//
+// The key must be the one that the BMC offers, in full; 409 names it where it is another.
+//
+// Takes any type of body and a specified content type, and returns a wrapper object for the known response body format(s).
+//
+// Corresponds with POST /v1/servers/{id}/actions/bmc-trust (the `TrustBMCKey` operationId).
+func (c *ClientWithResponses) TrustBMCKeyWithBodyWithResponse(ctx context.Context, id TheServer, contentType string, body io.Reader, reqEditors ...RequestEditorFn) (*TrustBMCKeyResponse, error) {
+	rsp, err := c.TrustBMCKeyWithBody(ctx, id, contentType, body, reqEditors...)
+	if err != nil {
+		return nil, err
+	}
+	return ParseTrustBMCKeyResponse(rsp)
+}
+
+// TrustBMCKeyWithResponse Acknowledge that the BMC has another TLS key
+//
+// The key must be the one that the BMC offers, in full; 409 names it where it is another.
+//
+// Takes a body of the `application/json` content type, and returns a wrapper object for the known response body format(s).
+//
+// Corresponds with POST /v1/servers/{id}/actions/bmc-trust (the `TrustBMCKey` operationId).
+func (c *ClientWithResponses) TrustBMCKeyWithResponse(ctx context.Context, id TheServer, body TrustBMCKeyJSONRequestBody, reqEditors ...RequestEditorFn) (*TrustBMCKeyResponse, error) {
+	rsp, err := c.TrustBMCKey(ctx, id, body, reqEditors...)
+	if err != nil {
+		return nil, err
+	}
+	return ParseTrustBMCKeyResponse(rsp)
+}
+
 // BurnInServerWithResponse Take a server that holds no job out of the pool and prove its accelerators
 //
 // For a server whose burn-in was skipped, or that is doubted. It comes back by itself once every device has passed,
@@ -10584,6 +11648,66 @@ func (c *ClientWithResponses) UnprotectServerWithResponse(ctx context.Context, i
 		return nil, err
 	}
 	return ParseUnprotectServerResponse(rsp)
+}
+
+// GetBMCWithResponse A server's BMC, as the record has it; nothing is asked of the BMC itself
+//
+// Returns a wrapper object for the known response body format(s).
+//
+// Corresponds with GET /v1/servers/{id}/bmc (the `GetBMC` operationId).
+func (c *ClientWithResponses) GetBMCWithResponse(ctx context.Context, id TheServer, reqEditors ...RequestEditorFn) (*GetBMCResponse, error) {
+	rsp, err := c.GetBMC(ctx, id, reqEditors...)
+	if err != nil {
+		return nil, err
+	}
+	return ParseGetBMCResponse(rsp)
+}
+
+// ListBMCActsWithResponse What people asked of the BMC, newest first
+//
+// Returns a wrapper object for the known response body format(s).
+//
+// Corresponds with GET /v1/servers/{id}/bmc/acts (the `ListBMCActs` operationId).
+func (c *ClientWithResponses) ListBMCActsWithResponse(ctx context.Context, id TheServer, reqEditors ...RequestEditorFn) (*ListBMCActsResponse, error) {
+	rsp, err := c.ListBMCActs(ctx, id, reqEditors...)
+	if err != nil {
+		return nil, err
+	}
+	return ParseListBMCActsResponse(rsp)
+}
+
+// AskBMCWithBodyWithResponse Ask something of the BMC; a worker of the server's site does it
+//
+// What cuts the server off from what runs on it (power off, cycle, another boot) is refused with 409 while the server
+// may be given jobs or holds some, is onboarding, or is protected; and again at the moment of the act. Wait for the
+// act's end with GET /v1/bmc-acts/{act}?wait=30s.
+//
+// Takes any type of body and a specified content type, and returns a wrapper object for the known response body format(s).
+//
+// Corresponds with POST /v1/servers/{id}/bmc/acts (the `AskBMC` operationId).
+func (c *ClientWithResponses) AskBMCWithBodyWithResponse(ctx context.Context, id TheServer, contentType string, body io.Reader, reqEditors ...RequestEditorFn) (*AskBMCResponse, error) {
+	rsp, err := c.AskBMCWithBody(ctx, id, contentType, body, reqEditors...)
+	if err != nil {
+		return nil, err
+	}
+	return ParseAskBMCResponse(rsp)
+}
+
+// AskBMCWithResponse Ask something of the BMC; a worker of the server's site does it
+//
+// What cuts the server off from what runs on it (power off, cycle, another boot) is refused with 409 while the server
+// may be given jobs or holds some, is onboarding, or is protected; and again at the moment of the act. Wait for the
+// act's end with GET /v1/bmc-acts/{act}?wait=30s.
+//
+// Takes a body of the `application/json` content type, and returns a wrapper object for the known response body format(s).
+//
+// Corresponds with POST /v1/servers/{id}/bmc/acts (the `AskBMC` operationId).
+func (c *ClientWithResponses) AskBMCWithResponse(ctx context.Context, id TheServer, body AskBMCJSONRequestBody, reqEditors ...RequestEditorFn) (*AskBMCResponse, error) {
+	rsp, err := c.AskBMC(ctx, id, body, reqEditors...)
+	if err != nil {
+		return nil, err
+	}
+	return ParseAskBMCResponse(rsp)
 }
 
 // ListStepsWithResponse Onboarding steps of one attempt
@@ -10981,6 +12105,75 @@ func ParseListAcceleratorsResponse(rsp *http.Response) (*ListAcceleratorsRespons
 	switch {
 	case strings.Contains(rsp.Header.Get("Content-Type"), "json") && rsp.StatusCode == 200:
 		var dest AcceleratorList
+		if err := json.Unmarshal(bodyBytes, &dest); err != nil {
+			return nil, err
+		}
+		response.JSON200 = &dest
+
+	case strings.Contains(rsp.Header.Get("Content-Type"), "json") && true:
+		var dest Problem
+		if err := json.Unmarshal(bodyBytes, &dest); err != nil {
+			return nil, err
+		}
+		response.ApplicationproblemJSONDefault = &dest
+
+	}
+
+	return response, nil
+}
+
+// ParseGetBMCActResponse parses an HTTP response from a GetBMCActWithResponse call
+func ParseGetBMCActResponse(rsp *http.Response) (*GetBMCActResponse, error) {
+	bodyBytes, err := io.ReadAll(rsp.Body)
+	defer func() { _ = rsp.Body.Close() }()
+	if err != nil {
+		return nil, err
+	}
+
+	response := &GetBMCActResponse{
+		Body:         bodyBytes,
+		HTTPResponse: rsp,
+	}
+
+	switch {
+	case strings.Contains(rsp.Header.Get("Content-Type"), "json") && rsp.StatusCode == 200:
+		var dest BMCAct
+		if err := json.Unmarshal(bodyBytes, &dest); err != nil {
+			return nil, err
+		}
+		response.JSON200 = &dest
+
+	case rsp.StatusCode == 304:
+		break // No content-type
+
+	case strings.Contains(rsp.Header.Get("Content-Type"), "json") && true:
+		var dest Problem
+		if err := json.Unmarshal(bodyBytes, &dest); err != nil {
+			return nil, err
+		}
+		response.ApplicationproblemJSONDefault = &dest
+
+	}
+
+	return response, nil
+}
+
+// ParseGetBMCFileResponse parses an HTTP response from a GetBMCFileWithResponse call
+func ParseGetBMCFileResponse(rsp *http.Response) (*GetBMCFileResponse, error) {
+	bodyBytes, err := io.ReadAll(rsp.Body)
+	defer func() { _ = rsp.Body.Close() }()
+	if err != nil {
+		return nil, err
+	}
+
+	response := &GetBMCFileResponse{
+		Body:         bodyBytes,
+		HTTPResponse: rsp,
+	}
+
+	switch {
+	case strings.Contains(rsp.Header.Get("Content-Type"), "json") && rsp.StatusCode == 200:
+		var dest BMCFile
 		if err := json.Unmarshal(bodyBytes, &dest); err != nil {
 			return nil, err
 		}
@@ -12173,6 +13366,72 @@ func ParseAbortOnboardingResponse(rsp *http.Response) (*AbortOnboardingResponse,
 	return response, nil
 }
 
+// ParseSetBMCCredentialResponse parses an HTTP response from a SetBMCCredentialWithResponse call
+func ParseSetBMCCredentialResponse(rsp *http.Response) (*SetBMCCredentialResponse, error) {
+	bodyBytes, err := io.ReadAll(rsp.Body)
+	defer func() { _ = rsp.Body.Close() }()
+	if err != nil {
+		return nil, err
+	}
+
+	response := &SetBMCCredentialResponse{
+		Body:         bodyBytes,
+		HTTPResponse: rsp,
+	}
+
+	switch {
+	case strings.Contains(rsp.Header.Get("Content-Type"), "json") && rsp.StatusCode == 200:
+		var dest BMC
+		if err := json.Unmarshal(bodyBytes, &dest); err != nil {
+			return nil, err
+		}
+		response.JSON200 = &dest
+
+	case strings.Contains(rsp.Header.Get("Content-Type"), "json") && true:
+		var dest Problem
+		if err := json.Unmarshal(bodyBytes, &dest); err != nil {
+			return nil, err
+		}
+		response.ApplicationproblemJSONDefault = &dest
+
+	}
+
+	return response, nil
+}
+
+// ParseTrustBMCKeyResponse parses an HTTP response from a TrustBMCKeyWithResponse call
+func ParseTrustBMCKeyResponse(rsp *http.Response) (*TrustBMCKeyResponse, error) {
+	bodyBytes, err := io.ReadAll(rsp.Body)
+	defer func() { _ = rsp.Body.Close() }()
+	if err != nil {
+		return nil, err
+	}
+
+	response := &TrustBMCKeyResponse{
+		Body:         bodyBytes,
+		HTTPResponse: rsp,
+	}
+
+	switch {
+	case strings.Contains(rsp.Header.Get("Content-Type"), "json") && rsp.StatusCode == 200:
+		var dest BMC
+		if err := json.Unmarshal(bodyBytes, &dest); err != nil {
+			return nil, err
+		}
+		response.JSON200 = &dest
+
+	case strings.Contains(rsp.Header.Get("Content-Type"), "json") && true:
+		var dest Problem
+		if err := json.Unmarshal(bodyBytes, &dest); err != nil {
+			return nil, err
+		}
+		response.ApplicationproblemJSONDefault = &dest
+
+	}
+
+	return response, nil
+}
+
 // ParseBurnInServerResponse parses an HTTP response from a BurnInServerWithResponse call
 func ParseBurnInServerResponse(rsp *http.Response) (*BurnInServerResponse, error) {
 	bodyBytes, err := io.ReadAll(rsp.Body)
@@ -12490,6 +13749,105 @@ func ParseUnprotectServerResponse(rsp *http.Response) (*UnprotectServerResponse,
 			return nil, err
 		}
 		response.JSON200 = &dest
+
+	case strings.Contains(rsp.Header.Get("Content-Type"), "json") && true:
+		var dest Problem
+		if err := json.Unmarshal(bodyBytes, &dest); err != nil {
+			return nil, err
+		}
+		response.ApplicationproblemJSONDefault = &dest
+
+	}
+
+	return response, nil
+}
+
+// ParseGetBMCResponse parses an HTTP response from a GetBMCWithResponse call
+func ParseGetBMCResponse(rsp *http.Response) (*GetBMCResponse, error) {
+	bodyBytes, err := io.ReadAll(rsp.Body)
+	defer func() { _ = rsp.Body.Close() }()
+	if err != nil {
+		return nil, err
+	}
+
+	response := &GetBMCResponse{
+		Body:         bodyBytes,
+		HTTPResponse: rsp,
+	}
+
+	switch {
+	case strings.Contains(rsp.Header.Get("Content-Type"), "json") && rsp.StatusCode == 200:
+		var dest BMC
+		if err := json.Unmarshal(bodyBytes, &dest); err != nil {
+			return nil, err
+		}
+		response.JSON200 = &dest
+
+	case strings.Contains(rsp.Header.Get("Content-Type"), "json") && true:
+		var dest Problem
+		if err := json.Unmarshal(bodyBytes, &dest); err != nil {
+			return nil, err
+		}
+		response.ApplicationproblemJSONDefault = &dest
+
+	}
+
+	return response, nil
+}
+
+// ParseListBMCActsResponse parses an HTTP response from a ListBMCActsWithResponse call
+func ParseListBMCActsResponse(rsp *http.Response) (*ListBMCActsResponse, error) {
+	bodyBytes, err := io.ReadAll(rsp.Body)
+	defer func() { _ = rsp.Body.Close() }()
+	if err != nil {
+		return nil, err
+	}
+
+	response := &ListBMCActsResponse{
+		Body:         bodyBytes,
+		HTTPResponse: rsp,
+	}
+
+	switch {
+	case strings.Contains(rsp.Header.Get("Content-Type"), "json") && rsp.StatusCode == 200:
+		var dest BMCActList
+		if err := json.Unmarshal(bodyBytes, &dest); err != nil {
+			return nil, err
+		}
+		response.JSON200 = &dest
+
+	case strings.Contains(rsp.Header.Get("Content-Type"), "json") && true:
+		var dest Problem
+		if err := json.Unmarshal(bodyBytes, &dest); err != nil {
+			return nil, err
+		}
+		response.ApplicationproblemJSONDefault = &dest
+
+	}
+
+	return response, nil
+}
+
+// ParseAskBMCResponse parses an HTTP response from a AskBMCWithResponse call
+func ParseAskBMCResponse(rsp *http.Response) (*AskBMCResponse, error) {
+	bodyBytes, err := io.ReadAll(rsp.Body)
+	defer func() { _ = rsp.Body.Close() }()
+	if err != nil {
+		return nil, err
+	}
+
+	response := &AskBMCResponse{
+		Body:         bodyBytes,
+		HTTPResponse: rsp,
+	}
+
+	switch {
+	case strings.Contains(rsp.Header.Get("Content-Type"), "json") && rsp.StatusCode == 202:
+		var dest BMCAct
+		if err := json.Unmarshal(bodyBytes, &dest); err != nil {
+			return nil, err
+		}
+		response.JSON202 = &dest
 
 	case strings.Contains(rsp.Header.Get("Content-Type"), "json") && true:
 		var dest Problem

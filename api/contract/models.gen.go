@@ -94,6 +94,62 @@ type Audit struct {
 	To Moment `json:"to"`
 }
 
+// BMC defines model for BMC.
+type BMC struct {
+	Address string `json:"address"`
+
+	// OfferedKey Another key that the BMC showed and that was refused
+	OfferedKey string `json:"offered_key"`
+
+	// PasswordChangedAt RFC 3339 in UTC; null = not yet, or never
+	PasswordChangedAt Moment `json:"password_changed_at"`
+	Protocol          string `json:"protocol"`
+
+	// RotationPending A change of the password was cut off: the next one ends it
+	RotationPending bool   `json:"rotation_pending"`
+	Server          string `json:"server"`
+
+	// Sighting What the watch saw last. Empty words are what the BMC does not say
+	Sighting BMCSighting `json:"sighting"`
+
+	// TlsKey SHA-256 of the public key that is trusted; empty trusts the next one seen
+	TlsKey   string `json:"tls_key"`
+	Username string `json:"username"`
+}
+
+// BMCAct defines model for BMCAct.
+type BMCAct = schema.BMCAct
+
+// BMCActList defines model for BMCActList.
+type BMCActList struct {
+	Items []BMCAct `json:"items"`
+}
+
+// BMCCredential defines model for BMCCredential.
+type BMCCredential struct {
+	// Password Kept sealed and never shown
+	Password string `json:"password"`
+
+	// Username Absent = as it is
+	Username string `json:"username,omitempty"`
+}
+
+// BMCFile defines model for BMCFile.
+type BMCFile struct {
+	// Content Base64
+	Content []byte `json:"content"`
+	Name    string `json:"name"`
+}
+
+// BMCKey defines model for BMCKey.
+type BMCKey struct {
+	// Key SHA-256 of the BMC's public key
+	Key string `json:"key"`
+}
+
+// BMCSighting What the watch saw last. Empty words are what the BMC does not say
+type BMCSighting = schema.BMCSighting
+
 // Balance defines model for Balance.
 type Balance = usage.Balance
 
@@ -388,6 +444,29 @@ type NewAdjustment struct {
 	Region  string `json:"region,omitempty"`
 	Spec    string `json:"spec,omitempty"`
 	Tenant  string `json:"tenant"`
+}
+
+// NewBMCAct defines model for NewBMCAct.
+type NewBMCAct struct {
+	// From Of boot: the next boot from the network, or no override; absent reads it
+	From string `json:"from,omitempty"`
+
+	// Hard Of power: cut it without asking the system
+	Hard bool `json:"hard,omitempty"`
+
+	// Lit Of light
+	Lit bool `json:"lit,omitempty"`
+
+	// Most Of logs: entries; absent = 50
+	Most   int    `json:"most,omitempty"`
+	Reason string `json:"reason,omitempty"`
+
+	// Seconds Of console: how long to listen where the BMC keeps no log of it; absent = 5
+	Seconds int            `json:"seconds,omitempty"`
+	Verb    schema.BMCVerb `json:"verb"`
+
+	// Want Of power; absent reads it
+	Want string `json:"want,omitempty"`
 }
 
 // NewBudget defines model for NewBudget.
@@ -954,6 +1033,9 @@ type Since = int64
 // TenantQuery defines model for TenantQuery.
 type TenantQuery = string
 
+// TheBMCAct defines model for TheBMCAct.
+type TheBMCAct = string
+
 // TheJob defines model for TheJob.
 type TheJob = string
 
@@ -999,6 +1081,15 @@ type ListAcceleratorsParams struct {
 
 	// After The `next` of the page before
 	After *After `form:"after,omitempty" json:"after,omitempty"`
+}
+
+// GetBMCActParams defines parameters for GetBMCAct.
+type GetBMCActParams struct {
+	// Wait How long to wait for news, as 30s or 500ms; at most 60s
+	Wait *Wait `form:"wait,omitempty" json:"wait,omitempty"`
+
+	// Since The version that the caller has
+	Since *Since `form:"since,omitempty" json:"since,omitempty"`
 }
 
 // ListBudgetsParams defines parameters for ListBudgets.
@@ -1300,6 +1391,12 @@ type EnrollServerJSONRequestBody = NewServer
 // EnrollServersJSONRequestBody defines body for EnrollServers for application/json ContentType.
 type EnrollServersJSONRequestBody = NewServers
 
+// SetBMCCredentialJSONRequestBody defines body for SetBMCCredential for application/json ContentType.
+type SetBMCCredentialJSONRequestBody = BMCCredential
+
+// TrustBMCKeyJSONRequestBody defines body for TrustBMCKey for application/json ContentType.
+type TrustBMCKeyJSONRequestBody = BMCKey
+
 // CordonServerJSONRequestBody defines body for CordonServer for application/json ContentType.
 type CordonServerJSONRequestBody = NewCordon
 
@@ -1314,6 +1411,9 @@ type SkipStepJSONRequestBody = SkipStep
 
 // UncordonServerJSONRequestBody defines body for UncordonServer for application/json ContentType.
 type UncordonServerJSONRequestBody = Uncordon
+
+// AskBMCJSONRequestBody defines body for AskBMC for application/json ContentType.
+type AskBMCJSONRequestBody = NewBMCAct
 
 // CreateSpecJSONRequestBody defines body for CreateSpec for application/json ContentType.
 type CreateSpecJSONRequestBody = NewSpec

@@ -16,6 +16,12 @@ type ServerInterface interface {
 	// ListAccelerators List accelerators
 	// (GET /v1/accelerators)
 	ListAccelerators(c *gin.Context, params ListAcceleratorsParams)
+	// GetBMCAct What came of an act
+	// (GET /v1/bmc-acts/{act})
+	GetBMCAct(c *gin.Context, act TheBMCAct, params GetBMCActParams)
+	// GetBMCFile The file that an act made; capture makes a .tar.gz of a redacted Redfish tree
+	// (GET /v1/bmc-acts/{act}/file)
+	GetBMCFile(c *gin.Context, act TheBMCAct)
 	// ListBudgets Budgets with what their month has spent and committed
 	// (GET /v1/budgets)
 	ListBudgets(c *gin.Context, params ListBudgetsParams)
@@ -121,6 +127,12 @@ type ServerInterface interface {
 	// AbortOnboarding Stop onboarding and undo what it did
 	// (POST /v1/servers/{id}/actions/abort)
 	AbortOnboarding(c *gin.Context, id TheServer)
+	// SetBMCCredential Tell the password that the BMC has now; it is taken up without a restart
+	// (POST /v1/servers/{id}/actions/bmc-credential)
+	SetBMCCredential(c *gin.Context, id TheServer)
+	// TrustBMCKey Acknowledge that the BMC has another TLS key
+	// (POST /v1/servers/{id}/actions/bmc-trust)
+	TrustBMCKey(c *gin.Context, id TheServer)
 	// BurnInServer Take a server that holds no job out of the pool and prove its accelerators
 	// (POST /v1/servers/{id}/actions/burn-in)
 	BurnInServer(c *gin.Context, id TheServer)
@@ -151,6 +163,15 @@ type ServerInterface interface {
 	// UnprotectServer Allow destructive steps again
 	// (POST /v1/servers/{id}/actions/unprotect)
 	UnprotectServer(c *gin.Context, id TheServer)
+	// GetBMC A server's BMC, as the record has it; nothing is asked of the BMC itself
+	// (GET /v1/servers/{id}/bmc)
+	GetBMC(c *gin.Context, id TheServer)
+	// ListBMCActs What people asked of the BMC, newest first
+	// (GET /v1/servers/{id}/bmc/acts)
+	ListBMCActs(c *gin.Context, id TheServer)
+	// AskBMC Ask something of the BMC; a worker of the server's site does it
+	// (POST /v1/servers/{id}/bmc/acts)
+	AskBMC(c *gin.Context, id TheServer)
 	// ListSteps Onboarding steps of one attempt
 	// (GET /v1/servers/{id}/steps)
 	ListSteps(c *gin.Context, id TheServer, params ListStepsParams)
@@ -296,6 +317,75 @@ func (siw *ServerInterfaceWrapper) ListAccelerators(c *gin.Context) {
 	}
 
 	siw.Handler.ListAccelerators(c, params)
+}
+
+// GetBMCAct operation middleware
+func (siw *ServerInterfaceWrapper) GetBMCAct(c *gin.Context) {
+
+	var err error
+	_ = err
+
+	// ------------- Path parameter "act" -------------
+	var act TheBMCAct
+
+	err = runtime.BindStyledParameterWithOptions("simple", "act", c.Param("act"), &act, runtime.BindStyledParameterOptions{ParamLocation: runtime.ParamLocationPath, Explode: false, Required: true, Type: "string", Format: "", ValueIsUnescaped: true})
+	if err != nil {
+		siw.ErrorHandler(c, fmt.Errorf("Invalid format for parameter act: %w", err), http.StatusBadRequest)
+		return
+	}
+
+	// Parameter object where we will unmarshal all parameters from the context
+	var params GetBMCActParams
+
+	// ------------- Optional query parameter "wait" -------------
+
+	err = runtime.BindQueryParameterWithOptions("form", true, false, "wait", c.Request.URL.Query(), &params.Wait, runtime.BindQueryParameterOptions{Type: "string", Format: ""})
+	if err != nil {
+		siw.ErrorHandler(c, fmt.Errorf("Invalid format for parameter wait: %w", err), http.StatusBadRequest)
+		return
+	}
+
+	// ------------- Optional query parameter "since" -------------
+
+	err = runtime.BindQueryParameterWithOptions("form", true, false, "since", c.Request.URL.Query(), &params.Since, runtime.BindQueryParameterOptions{Type: "integer", Format: "int64"})
+	if err != nil {
+		siw.ErrorHandler(c, fmt.Errorf("Invalid format for parameter since: %w", err), http.StatusBadRequest)
+		return
+	}
+
+	for _, middleware := range siw.HandlerMiddlewares {
+		middleware(c)
+		if c.IsAborted() {
+			return
+		}
+	}
+
+	siw.Handler.GetBMCAct(c, act, params)
+}
+
+// GetBMCFile operation middleware
+func (siw *ServerInterfaceWrapper) GetBMCFile(c *gin.Context) {
+
+	var err error
+	_ = err
+
+	// ------------- Path parameter "act" -------------
+	var act TheBMCAct
+
+	err = runtime.BindStyledParameterWithOptions("simple", "act", c.Param("act"), &act, runtime.BindStyledParameterOptions{ParamLocation: runtime.ParamLocationPath, Explode: false, Required: true, Type: "string", Format: "", ValueIsUnescaped: true})
+	if err != nil {
+		siw.ErrorHandler(c, fmt.Errorf("Invalid format for parameter act: %w", err), http.StatusBadRequest)
+		return
+	}
+
+	for _, middleware := range siw.HandlerMiddlewares {
+		middleware(c)
+		if c.IsAborted() {
+			return
+		}
+	}
+
+	siw.Handler.GetBMCFile(c, act)
 }
 
 // ListBudgets operation middleware
@@ -1463,6 +1553,56 @@ func (siw *ServerInterfaceWrapper) AbortOnboarding(c *gin.Context) {
 	siw.Handler.AbortOnboarding(c, id)
 }
 
+// SetBMCCredential operation middleware
+func (siw *ServerInterfaceWrapper) SetBMCCredential(c *gin.Context) {
+
+	var err error
+	_ = err
+
+	// ------------- Path parameter "id" -------------
+	var id TheServer
+
+	err = runtime.BindStyledParameterWithOptions("simple", "id", c.Param("id"), &id, runtime.BindStyledParameterOptions{ParamLocation: runtime.ParamLocationPath, Explode: false, Required: true, Type: "string", Format: "", ValueIsUnescaped: true})
+	if err != nil {
+		siw.ErrorHandler(c, fmt.Errorf("Invalid format for parameter id: %w", err), http.StatusBadRequest)
+		return
+	}
+
+	for _, middleware := range siw.HandlerMiddlewares {
+		middleware(c)
+		if c.IsAborted() {
+			return
+		}
+	}
+
+	siw.Handler.SetBMCCredential(c, id)
+}
+
+// TrustBMCKey operation middleware
+func (siw *ServerInterfaceWrapper) TrustBMCKey(c *gin.Context) {
+
+	var err error
+	_ = err
+
+	// ------------- Path parameter "id" -------------
+	var id TheServer
+
+	err = runtime.BindStyledParameterWithOptions("simple", "id", c.Param("id"), &id, runtime.BindStyledParameterOptions{ParamLocation: runtime.ParamLocationPath, Explode: false, Required: true, Type: "string", Format: "", ValueIsUnescaped: true})
+	if err != nil {
+		siw.ErrorHandler(c, fmt.Errorf("Invalid format for parameter id: %w", err), http.StatusBadRequest)
+		return
+	}
+
+	for _, middleware := range siw.HandlerMiddlewares {
+		middleware(c)
+		if c.IsAborted() {
+			return
+		}
+	}
+
+	siw.Handler.TrustBMCKey(c, id)
+}
+
 // BurnInServer operation middleware
 func (siw *ServerInterfaceWrapper) BurnInServer(c *gin.Context) {
 
@@ -1711,6 +1851,81 @@ func (siw *ServerInterfaceWrapper) UnprotectServer(c *gin.Context) {
 	}
 
 	siw.Handler.UnprotectServer(c, id)
+}
+
+// GetBMC operation middleware
+func (siw *ServerInterfaceWrapper) GetBMC(c *gin.Context) {
+
+	var err error
+	_ = err
+
+	// ------------- Path parameter "id" -------------
+	var id TheServer
+
+	err = runtime.BindStyledParameterWithOptions("simple", "id", c.Param("id"), &id, runtime.BindStyledParameterOptions{ParamLocation: runtime.ParamLocationPath, Explode: false, Required: true, Type: "string", Format: "", ValueIsUnescaped: true})
+	if err != nil {
+		siw.ErrorHandler(c, fmt.Errorf("Invalid format for parameter id: %w", err), http.StatusBadRequest)
+		return
+	}
+
+	for _, middleware := range siw.HandlerMiddlewares {
+		middleware(c)
+		if c.IsAborted() {
+			return
+		}
+	}
+
+	siw.Handler.GetBMC(c, id)
+}
+
+// ListBMCActs operation middleware
+func (siw *ServerInterfaceWrapper) ListBMCActs(c *gin.Context) {
+
+	var err error
+	_ = err
+
+	// ------------- Path parameter "id" -------------
+	var id TheServer
+
+	err = runtime.BindStyledParameterWithOptions("simple", "id", c.Param("id"), &id, runtime.BindStyledParameterOptions{ParamLocation: runtime.ParamLocationPath, Explode: false, Required: true, Type: "string", Format: "", ValueIsUnescaped: true})
+	if err != nil {
+		siw.ErrorHandler(c, fmt.Errorf("Invalid format for parameter id: %w", err), http.StatusBadRequest)
+		return
+	}
+
+	for _, middleware := range siw.HandlerMiddlewares {
+		middleware(c)
+		if c.IsAborted() {
+			return
+		}
+	}
+
+	siw.Handler.ListBMCActs(c, id)
+}
+
+// AskBMC operation middleware
+func (siw *ServerInterfaceWrapper) AskBMC(c *gin.Context) {
+
+	var err error
+	_ = err
+
+	// ------------- Path parameter "id" -------------
+	var id TheServer
+
+	err = runtime.BindStyledParameterWithOptions("simple", "id", c.Param("id"), &id, runtime.BindStyledParameterOptions{ParamLocation: runtime.ParamLocationPath, Explode: false, Required: true, Type: "string", Format: "", ValueIsUnescaped: true})
+	if err != nil {
+		siw.ErrorHandler(c, fmt.Errorf("Invalid format for parameter id: %w", err), http.StatusBadRequest)
+		return
+	}
+
+	for _, middleware := range siw.HandlerMiddlewares {
+		middleware(c)
+		if c.IsAborted() {
+			return
+		}
+	}
+
+	siw.Handler.AskBMC(c, id)
 }
 
 // ListSteps operation middleware
@@ -2360,6 +2575,13 @@ func RegisterHandlersWithOptions(router gin.IRouter, si ServerInterface, options
 	router.POST(options.BaseURL+"/v1/servers/:id/actions/burn-in", wrapper.BurnInServer)
 	router.POST(options.BaseURL+"/v1/servers/:id/actions/protect", wrapper.ProtectServer)
 	router.POST(options.BaseURL+"/v1/servers/:id/actions/unprotect", wrapper.UnprotectServer)
+	router.GET(options.BaseURL+"/v1/servers/:id/bmc", wrapper.GetBMC)
+	router.GET(options.BaseURL+"/v1/servers/:id/bmc/acts", wrapper.ListBMCActs)
+	router.POST(options.BaseURL+"/v1/servers/:id/bmc/acts", wrapper.AskBMC)
+	router.POST(options.BaseURL+"/v1/servers/:id/actions/bmc-credential", wrapper.SetBMCCredential)
+	router.POST(options.BaseURL+"/v1/servers/:id/actions/bmc-trust", wrapper.TrustBMCKey)
+	router.GET(options.BaseURL+"/v1/bmc-acts/:act", wrapper.GetBMCAct)
+	router.GET(options.BaseURL+"/v1/bmc-acts/:act/file", wrapper.GetBMCFile)
 	router.GET(options.BaseURL+"/v1/accelerators", wrapper.ListAccelerators)
 	router.GET(options.BaseURL+"/v1/cordons", wrapper.ListCordons)
 	router.GET(options.BaseURL+"/v1/faults", wrapper.ListFaults)

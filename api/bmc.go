@@ -1,0 +1,125 @@
+package api
+
+import (
+	"context"
+	"encoding/base64"
+	"net/http"
+
+	"github.com/gin-gonic/gin"
+
+	"gpupool/api/contract"
+	"gpupool/schema"
+	"gpupool/schema/store"
+)
+
+// bmcOf is a server's BMC as the record has it.
+func (s *Server) bmcOf(ctx context.Context, id string) (contract.BMC, error) {
+	v, err := s.c.Store.Server(ctx, id)
+	if err != nil {
+		return contract.BMC{}, err
+	}
+	login, err := s.c.Store.BMCLogin(ctx, v.ID)
+	if err != nil {
+		return contract.BMC{}, err
+	}
+	state, err := s.c.Store.BMCState(ctx, v.BMCAddress)
+	if err != nil {
+		return contract.BMC{}, err
+	}
+	out := contract.BMC{Server: v.ID, Address: v.BMCAddress, Protocol: v.BMCProtocol, Username: login.Username, PasswordChangedAt: login.RotatedAt, RotationPending: login.Pending != "",
+		TlsKey: state.TLSKey, OfferedKey: state.OfferedKey, Sighting: schema.BMCSighting{Server: v.ID, Power: "unknown"}}
+	seen, err := s.c.Store.BMCSightings(ctx, v.ID)
+	if len(seen) > 0 {
+		out.Sighting = seen[0]
+	}
+	return out, err
+}
+
+// GetBMC reads what is known; it asks nothing of the BMC.
+func (s *Server) GetBMC(c *gin.Context, id contract.TheServer) {
+	out, err := s.bmcOf(c.Request.Context(), id)
+	s.done(c, http.StatusOK, out, err)
+}
+
+// ListBMCActs lists the newest first.
+func (s *Server) ListBMCActs(c *gin.Context, id contract.TheServer) {
+	ctx := c.Request.Context()
+	v, err := s.c.Store.Server(ctx, id)
+	if err != nil {
+		s.fail(c, err)
+		return
+	}
+	list, err := s.c.Store.BMCActs(ctx, v.ID, 100)
+	s.done(c, http.StatusOK, contract.BMCActList{Items: some(list)}, err)
+}
+
+// AskBMC keeps what is asked; a worker of the server's site does it.
+func (s *Server) AskBMC(c *gin.Context, id contract.TheServer) {
+	var in contract.NewBMCAct
+	if err := decode(c, &in, false); err != nil {
+		s.fail(c, err)
+		return
+	}
+	a, err := s.c.Store.AskBMC(c.Request.Context(), id, in.Verb, schema.BMCArgs{Want: in.Want, Hard: in.Hard, From: in.From, Lit: in.Lit, Most: in.Most, Seconds: in.Seconds}, in.Reason, me(c).Name)
+	s.done(c, http.StatusAccepted, a, err)
+}
+
+// GetBMCAct reads one, or waits for it to change.
+func (s *Server) GetBMCAct(c *gin.Context, id contract.TheBMCAct, p contract.GetBMCActParams) {
+	ctx := c.Request.Context()
+	a, err := s.c.Store.BMCAct(ctx, id)
+	if err == nil && p.Wait != nil {
+		err = s.changed(ctx, store.TopicServer(a.Server), p.Wait, p.Since, func() (int64, bool, error) {
+			a, err = s.c.Store.BMCAct(ctx, id)
+			return a.Version, a.EndedAt != 0, err
+		})
+	}
+	if err != nil {
+		s.fail(c, err)
+		return
+	}
+	s.tagged(c, a.Version, a)
+}
+
+// GetBMCFile gives the file that an act made.
+func (s *Server) GetBMCFile(c *gin.Context, id contract.TheBMCAct) {
+	f, err := s.c.Store.BMCFile(c.Request.Context(), id)
+	if err != nil {
+		s.fail(c, err)
+		return
+	}
+	content, err := base64.StdEncoding.DecodeString(f.Content)
+	s.done(c, http.StatusOK, contract.BMCFile{Name: f.Name, Content: content}, err)
+}
+
+// SetBMCCredential keeps the password that the BMC has now.
+func (s *Server) SetBMCCredential(c *gin.Context, id contract.TheServer) {
+	var in contract.BMCCredential
+	if err := decode(c, &in, false); err != nil {
+		s.fail(c, err)
+		return
+	}
+	ctx := c.Request.Context()
+	if err := s.c.Store.SetBMCLogin(ctx, id, in.Username, in.Password, s.c.Ring, me(c).Name); err != nil {
+		s.fail(c, err)
+		return
+	}
+	out, err := s.bmcOf(ctx, id)
+	s.done(c, http.StatusOK, out, err)
+}
+
+// TrustBMCKey acknowledges that the BMC has another TLS key.
+func (s *Server) TrustBMCKey(c *gin.Context, id contract.TheServer) {
+	var in contract.BMCKey
+	if err := decode(c, &in, false); err != nil {
+		s.fail(c, err)
+		return
+	}
+	ctx := c.Request.Context()
+	if err := s.c.Store.TrustBMCKey(ctx, id, in.Key, me(c).Name); err != nil {
+		s.fail(c, err)
+		return
+	}
+	out, err := s.bmcOf(ctx, id)
+	s.done(c, http.StatusOK, out, err)
+}

@@ -1,0 +1,153 @@
+package cli
+
+import (
+	"bufio"
+	"context"
+	"errors"
+	"log/slog"
+	"net/netip"
+	"os"
+	"strings"
+	"sync"
+	"time"
+
+	"github.com/spf13/cobra"
+
+	"gpupool/activities/bmc"
+	"gpupool/schema"
+)
+
+// found is a BMC that answered, with what a login showed where one was asked for.
+type found struct {
+	bmc.Found
+	Serial string `json:"serial,omitempty"`
+	Model  string `json:"model,omitempty"`
+	// Listed says whether the serial is one of the allow-list.
+	Listed bool   `json:"listed,omitempty"`
+	Error  string `json:"error,omitempty"`
+}
+
+func (a *app) bmcDiscover() *cobra.Command {
+	var allow, user, file string
+	var port, logins int
+	var plain bool
+	cmd := &cobra.Command{
+		Use: "discover RANGE", Short: "Look for BMCs in an address range, from this machine", Args: exactly("RANGE"),
+		Long: `Ask every address of a range, such as 10.20.0.0/24, for a Redfish service, from the machine that this runs on. Each is asked once and
+nothing is logged in to: what is shown is what a BMC tells everyone.
+
+With --allow FILE, the serials of the machines that you ordered, one a line, those that answer are logged in to, each with the one
+password given, once, and are marked where their serial is on the list. Only these are yours to enrol. The password comes from
+--password-file, from GPUPOOL_BMC_PASSWORD, or is asked for.`,
+		Example: `  gpupool bmc discover 10.20.0.0/24
+  gpupool bmc discover 10.20.0.0/24 --allow serials.txt --user root --password-file factory.txt`,
+		RunE: func(cmd *cobra.Command, args []string) error {
+			prefix, err := netip.ParsePrefix(args[0])
+			if err != nil {
+				return schema.Invalid("range", args[0], "an address and the length of its network, like 10.20.0.0/24")
+			}
+			if port < 0 || port > 65535 {
+				return schema.Invalid("port", port, "1 to 65535, or 0 for 443")
+			}
+			if (allow == "") != (user == "") {
+				return usageError{errors.New("--allow and --user go together: serials are read by logging in")}
+			}
+			var serials map[string]bool
+			var password string
+			if allow != "" {
+				if serials, err = readSerials(allow); err != nil {
+					return err
+				}
+				if password, err = bmcPassword(cmd, file); err != nil {
+					return err
+				}
+			}
+			list, err := bmc.Probe(cmd.Context(), prefix, bmc.ProbeConfig{Port: port, HTTP: plain, Timeout: 3 * time.Second})
+			if err != nil {
+				return err
+			}
+			out := make([]found, len(list))
+			for i, f := range list {
+				out[i].Found = f
+			}
+			if allow != "" {
+				recognise(cmd.Context(), out, serials, user, password, logins)
+			}
+			return a.showFound(cmd, out, allow != "")
+		},
+	}
+	f := cmd.Flags()
+	f.IntVar(&port, "port", 0, "port to ask; 0 = 443")
+	f.BoolVar(&plain, "http", false, "plain HTTP, for labs")
+	f.StringVar(&allow, "allow", "", "file with the serials of your machines, one a line")
+	f.StringVar(&user, "user", "", "account to read serials with")
+	f.StringVar(&file, "password-file", "", "file whose first line is its password")
+	f.IntVar(&logins, "at-once", 16, "how many are logged in to at once")
+	return cmd
+}
+
+func readSerials(file string) (map[string]bool, error) {
+	b, err := os.ReadFile(file)
+	if err != nil {
+		return nil, &schema.Error{Code: schema.CodeInvalid, Field: "allow", Message: err.Error(), Hint: "a text file with one serial a line"}
+	}
+	out := map[string]bool{}
+	for lines := bufio.NewScanner(strings.NewReader(string(b))); lines.Scan(); {
+		if s := strings.ToUpper(strings.TrimSpace(lines.Text())); s != "" && !strings.HasPrefix(s, "#") {
+			out[s] = true
+		}
+	}
+	if len(out) == 0 {
+		return nil, &schema.Error{Code: schema.CodeInvalid, Field: "allow", Message: "there is no serial in " + file, Hint: "one serial a line"}
+	}
+	return out, nil
+}
+
+// recognise reads who each is, with one login each that is kept to the key that was seen without one.
+func recognise(ctx context.Context, list []found, serials map[string]bool, user, password string, atOnce int) {
+	var wg sync.WaitGroup
+	slot := make(chan struct{}, max(1, atOnce))
+	for i := range list {
+		wg.Go(func() {
+			slot <- struct{}{}
+			defer func() { <-slot }()
+			f := &list[i]
+			c, err := bmc.Dial(ctx, bmc.Endpoint{Address: f.Address, Credential: bmc.Static(user, password), TLSPin: f.TLSPin}, bmc.WithLog(slog.New(slog.DiscardHandler)))
+			if err != nil {
+				f.Error = err.Error()
+				return
+			}
+			id, err := c.Identify(ctx)
+			if err = errors.Join(err, c.Close(context.WithoutCancel(ctx))); err != nil {
+				f.Error = err.Error()
+				return
+			}
+			f.Serial, f.Model = id.Serial, strings.TrimSpace(id.Manufacturer+" "+id.Model)
+			f.Listed = serials[strings.ToUpper(id.Serial)]
+		})
+	}
+	wg.Wait()
+}
+
+func (a *app) showFound(cmd *cobra.Command, list []found, named bool) error {
+	if a.json() {
+		return printJSON(cmd.OutOrStdout(), map[string]any{"items": list})
+	}
+	t := newTable("ADDRESS", "VENDOR", "PRODUCT", "UUID", "REDFISH")
+	if named {
+		t = newTable("ADDRESS", "MODEL", "SERIAL", "LISTED", "TROUBLE")
+	}
+	for _, f := range list {
+		if !named {
+			t.row(f.Address, f.Vendor, f.Product, f.UUID, f.Redfish)
+			continue
+		}
+		listed := "no"
+		if f.Listed {
+			listed = "yes"
+		}
+		t.row(f.Address, f.Model, f.Serial, listed, f.Error)
+	}
+	t.write(cmd.OutOrStdout(), "Nothing there speaks Redfish.")
+	return nil
+}
