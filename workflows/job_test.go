@@ -25,6 +25,7 @@ type jobWorld struct {
 	server schema.Server
 	epoch  int64
 	seq    int64 // of the agent's reports
+	tell   func(workflows.JobNews)
 }
 
 func newJobWorld(t *testing.T, limit time.Duration) *jobWorld {
@@ -35,7 +36,15 @@ func newJobWorld(t *testing.T, limit time.Duration) *jobWorld {
 	w.db = storetest.OpenAt(t, w.env.Now)
 	w.env.RegisterActivity(&job.Activities{Store: w.db})
 	w.env.RegisterWorkflow(workflows.RunJob)
-	ctx := t.Context()
+	w.tell = func(n workflows.JobNews) { w.env.SignalWorkflow(workflows.JobSignal, n) }
+	w.submit(limit)
+	return w
+}
+
+// submit fills the record: a server, a tenant, a job that waits.
+func (w *jobWorld) submit(limit time.Duration) {
+	t, ctx := w.t, w.t.Context()
+	t.Helper()
 	w.server = storetest.Available(t, w.db, 1, model, 2)
 	_, err := w.db.CreateSpec(ctx, "test", store.NewSpec{Name: "x2", Model: model, Accelerators: 2})
 	must(t, err)
@@ -47,14 +56,13 @@ func newJobWorld(t *testing.T, limit time.Duration) *jobWorld {
 	must(t, err)
 	w.job, _, err = w.db.SubmitJob(ctx, "test", "", "", store.NewJob{Tenant: "blue", Project: "main", Spec: "x2", Nodes: 1, Command: []string{"true"}, TimeLimit: limit, Grace: 10 * time.Second})
 	must(t, err)
-	return w
 }
 
 // after plays act once the process has waited so long.
 func (w *jobWorld) after(d time.Duration, act func()) { w.env.RegisterDelayedCallback(act, d) }
 
 func (w *jobWorld) news(kind schema.EventKind, attempt int) {
-	w.env.SignalWorkflow(workflows.JobSignal, workflows.JobNews{Kind: kind, Attempt: attempt})
+	w.tell(workflows.JobNews{Kind: kind, Attempt: attempt})
 }
 
 // allocate is the allocator's decision and its news.
@@ -88,7 +96,12 @@ func (w *jobWorld) report(attempt int, r agentproto.TaskReport) {
 // run runs the process to its end and gives the job as the record has it then.
 func (w *jobWorld) run() schema.Job {
 	w.t.Helper()
-	w.env.ExecuteWorkflow(workflows.RunJob, workflows.RunJobInput{Job: w.job.ID})
+	return w.runWith(workflows.RunJobInput{Job: w.job.ID})
+}
+
+func (w *jobWorld) runWith(in workflows.RunJobInput) schema.Job {
+	w.t.Helper()
+	w.env.ExecuteWorkflow(workflows.RunJob, in)
 	if !w.env.IsWorkflowCompleted() {
 		w.t.Fatal("the process did not end")
 	}
@@ -112,6 +125,19 @@ func TestAJobRunsStraightThrough(t *testing.T) {
 	w.after(2*time.Minute, func() { w.report(1, running) })
 	w.after(72*time.Hour, func() { w.report(1, done) }) // no limit was asked for: nothing ends it
 	if j := w.run(); j.State != schema.JobCompleted || j.Attempt != 1 {
+		t.Fatalf("the job is %s after attempt %d: %s", j.State, j.Attempt, j.Cause)
+	}
+}
+
+// As the delivery starts it: with the attempt that was allocated, and no news of it.
+func TestAProcessBeginsWithAnAllocatedAttempt(t *testing.T) {
+	w := newJobWorld(t, 0)
+	w.tell = func(workflows.JobNews) {}
+	w.allocate(1)
+	w.tell = func(n workflows.JobNews) { w.env.SignalWorkflow(workflows.JobSignal, n) }
+	w.after(2*time.Minute, func() { w.report(1, running) })
+	w.after(3*time.Minute, func() { w.report(1, done) })
+	if j := w.runWith(workflows.RunJobInput{Job: w.job.ID, Attempt: 1}); j.State != schema.JobCompleted || j.Attempt != 1 {
 		t.Fatalf("the job is %s after attempt %d: %s", j.State, j.Attempt, j.Cause)
 	}
 }

@@ -20,8 +20,11 @@ import (
 
 	"gpupool/activities/health"
 	"gpupool/activities/install"
+	"gpupool/activities/job"
 	"gpupool/schema"
 	"gpupool/schema/agentproto"
+	"gpupool/schema/store"
+	"gpupool/schema/store/storetest"
 	"gpupool/worker/embedded"
 	"gpupool/worker/namespace"
 	"gpupool/workflows"
@@ -32,7 +35,7 @@ const recording = true
 
 var update = flag.Bool("update", false, "write the recorded histories to testdata; TestHistoriesReplay reads them")
 
-// TestRecordHistories runs servers' processes on a real Temporal server and keeps their histories:
+// TestRecordHistories runs servers' and jobs' processes on a real Temporal server and keeps their histories:
 //
 //	go test -tags record -run TestRecordHistories ./workflows/ -update
 //
@@ -64,6 +67,119 @@ func TestRecordHistories(t *testing.T) {
 			s.keep(t, name)
 		})
 	}
+	jobs := map[string]struct {
+		limit time.Duration
+		tell  func(*jobStory)
+	}{
+		"job-plain":     {0, jobPlain},
+		"job-requeued":  {0, jobRequeued},
+		"job-cancelled": {0, jobCancelled},
+		"job-preempted": {0, jobPreempted},
+		"job-timed-out": {time.Second, jobTimedOut},
+	}
+	for name, j := range jobs {
+		t.Run(name, func(t *testing.T) {
+			s := newJobStory(t, c, j.limit)
+			j.tell(s)
+			if err := s.run.Get(t.Context(), nil); err != nil {
+				t.Fatal(err)
+			}
+			(&story{client: c, run: s.run}).keep(t, name)
+		})
+	}
+}
+
+// jobStory is a job's process on a real Temporal server, in real time, from its first allocation.
+type jobStory struct {
+	*jobWorld
+	run client.WorkflowRun
+}
+
+func newJobStory(t *testing.T, c client.Client, limit time.Duration) *jobStory {
+	w := &jobWorld{t: t, db: storetest.Open(t)}
+	w.submit(limit)
+	core := worker.New(c, workflows.CoreQueue, worker.Options{Identity: "recorder"})
+	core.RegisterWorkflow(workflows.RunJob)
+	core.RegisterActivity(&job.Activities{Store: w.db})
+	must(t, core.Start())
+	t.Cleanup(core.Stop)
+	s := &jobStory{jobWorld: w}
+	w.tell = func(n workflows.JobNews) { // the first news: as the delivery starts the process
+		run, err := c.ExecuteWorkflow(t.Context(), client.StartWorkflowOptions{ID: workflows.JobID(w.job.ID), TaskQueue: workflows.CoreQueue}, workflows.RunJob, workflows.RunJobInput{Job: w.job.ID, Attempt: n.Attempt})
+		if err != nil {
+			t.Fatal(err)
+		}
+		s.run = run
+		w.tell = func(n workflows.JobNews) {
+			must(t, c.SignalWorkflow(t.Context(), run.GetID(), "", workflows.JobSignal, n))
+		}
+	}
+	w.allocate(1)
+	return s
+}
+
+// until waits for the record to show something of the job.
+func (s *jobStory) until(what string, ok func(schema.Job) bool) {
+	s.t.Helper()
+	waitFor(s.t, func() error {
+		j, err := s.db.Job(s.t.Context(), s.job.ID)
+		if err == nil && !ok(j) {
+			err = schema.Conflict("the job is "+string(j.State)+", waited for "+what, "")
+		}
+		return err
+	})
+}
+
+// runs waits until an attempt is dispatched, and says for its agent that it runs.
+func (s *jobStory) runs(attempt int) {
+	s.t.Helper()
+	waitFor(s.t, func() error {
+		_, err := s.db.Task(s.t.Context(), store.RunTaskID(s.job.ID, attempt, 0))
+		return err
+	})
+	s.report(attempt, running)
+	s.until("the attempt's run", func(j schema.Job) bool { return j.State == schema.JobRunning })
+}
+
+// stop is somebody's word that an attempt is to end, and its agent's that it has.
+func (s *jobStory) stop(attempt int, why schema.AttemptOutcome, cause string) {
+	s.t.Helper()
+	must(s.t, s.db.RequestStop(s.t.Context(), s.job.ID, attempt, why, "test", cause))
+	s.news(schema.EventJobStop, attempt)
+	s.report(attempt, stopped)
+}
+
+func (s *jobStory) again() {
+	s.t.Helper()
+	s.until("the queue", func(j schema.Job) bool { return j.State == schema.JobQueued })
+	s.allocate(2)
+	s.runs(2)
+	s.report(2, done)
+}
+
+func jobPlain(s *jobStory) { s.runs(1); s.report(1, done) }
+
+func jobRequeued(s *jobStory) {
+	s.runs(1)
+	s.stop(1, schema.AttemptLost, "Xid 79")
+	s.again()
+}
+
+func jobPreempted(s *jobStory) {
+	s.runs(1)
+	s.stop(1, schema.AttemptPreempted, "for another")
+	s.again()
+}
+
+func jobCancelled(s *jobStory) {
+	s.runs(1)
+	s.stop(1, schema.AttemptCancelled, "")
+}
+
+func jobTimedOut(s *jobStory) {
+	s.runs(1)
+	s.until("the stop", func(j schema.Job) bool { return j.State == schema.JobStopping })
+	s.report(1, stopped)
 }
 
 // story is a world on a real Temporal server, in real time.
@@ -185,10 +301,10 @@ func onboardVerbs(t *testing.T, s *story) {
 
 func repairTwice(t *testing.T, s *story) {
 	s.inPool(t)
-	job := s.runJob(t)
+	held := s.runJob(t)
 	r := s.fail(t)
 	s.start(t, workflows.RepairServer, workflows.RepairInput{Repair: r.ID})
-	s.endJob(t, job)
+	s.endJob(t, held)
 	s.until(t, "the drain", func(v schema.Server) bool { return v.Phase == schema.PhaseRepairing })
 	// The record is a moment ahead of the process: a word that comes too early is refused, and said again.
 	waitFor(t, func() error {

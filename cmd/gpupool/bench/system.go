@@ -35,7 +35,9 @@ const (
 
 // system runs the demo's data centre in a process of its own, submits jobs over HTTP, and beside it as many bare workflows
 // on a server of the same kind, with as many activities, as durable as a job is: start, signal, local activity, signal
-// beside a timer, local activity. Both keep their state in files, with every commit flushed.
+// beside a timer, local activity. That is a job whose process starts when it is submitted. Both keep their state in files,
+// with every commit flushed. The lean peer has one signal less, as RunJob has, whose process starts with its allocation: it
+// is what Temporal alone would do in RunJob's place.
 //
 // The jobs come in two kinds. Those of the lab's own program are simulated, as the servers are that run them: a real
 // server's agent starts processes and looks after them on processors of its own, and here they would be the pool's. Those
@@ -73,14 +75,19 @@ func system(ctx context.Context, say func(string)) (_ []Figure, err error) {
 			return nil, err
 		}
 	}
-	if _, err := b.through(ctx, warm); err != nil {
-		return nil, err
+	for _, lean := range []bool{false, true} {
+		if _, err := b.through(ctx, lean, warm); err != nil {
+			return nil, err
+		}
 	}
-	var plain share
+	var plain, lean share
 	whole := make([]share, len(kinds))
 	for i := range rounds {
-		say(fmt.Sprintf("round %d of %d: %d bare workflows, as many jobs of each kind", i+1, rounds, jobs))
-		if err := plain.measure(os.Getpid(), func() (time.Duration, error) { return b.through(ctx, jobs) }); err != nil {
+		say(fmt.Sprintf("round %d of %d: %d bare workflows, as many lean ones, as many jobs of each kind", i+1, rounds, jobs))
+		if err := plain.measure(os.Getpid(), func() (time.Duration, error) { return b.through(ctx, false, jobs) }); err != nil {
+			return nil, err
+		}
+		if err := lean.measure(os.Getpid(), func() (time.Duration, error) { return b.through(ctx, true, jobs) }); err != nil {
 			return nil, err
 		}
 		for n, k := range kinds {
@@ -93,11 +100,14 @@ func system(ctx context.Context, say func(string)) (_ []Figure, err error) {
 	var out []Figure
 	goal := 0.8
 	plainRate, plainTime := plain.rate(), plain.processor/(rounds*jobs)
+	leanRate := lean.rate()
 	for n, k := range kinds {
 		rate := whole[n].rate()
 		ratio := rate / plainRate
 		holds := ratio >= goal
 		out = append(out, Figure{Group: "system", Name: "jobs submitted to settled, " + k.name, Value: rate, Unit: "jobs/s", Peer: "bare workflows/s", PeerValue: &plainRate, Ratio: &ratio, Goal: &goal, Holds: &holds})
+		toLean := rate / leanRate
+		out = append(out, Figure{Group: "system", Name: "the same", Value: rate, Unit: "jobs/s", Peer: "lean bare workflows/s", PeerValue: &leanRate, Ratio: &toLean})
 	}
 	for n, k := range kinds {
 		if took := whole[n].processor / (rounds * jobs); took > 0 { // steadier than the rate where others use the machine too
@@ -179,6 +189,17 @@ func (b *bare) run(ctx workflow.Context) error {
 	ctx = workflow.WithLocalActivityOptions(ctx, workflow.LocalActivityOptions{StartToCloseTimeout: time.Minute})
 	news := workflow.GetSignalChannel(ctx, "job")
 	news.Receive(ctx, nil)
+	return b.rest(ctx, news)
+}
+
+// lean is run without the signal that says it is allocated.
+func (b *bare) lean(ctx workflow.Context) error {
+	ctx = workflow.WithLocalActivityOptions(ctx, workflow.LocalActivityOptions{StartToCloseTimeout: time.Minute})
+	return b.rest(ctx, workflow.GetSignalChannel(ctx, "job"))
+}
+
+// rest is a job from its dispatch.
+func (b *bare) rest(ctx workflow.Context, news workflow.ReceiveChannel) error {
 	if err := workflow.ExecuteLocalActivity(ctx, b.dispatched, workflow.GetInfo(ctx).WorkflowExecution.ID).Get(ctx, nil); err != nil {
 		return err
 	}
@@ -215,6 +236,7 @@ func startBare(ctx context.Context, dir string) (_ *bare, err error) {
 	}
 	w := sdkworker.New(b.client, "bare", sdkworker.Options{MaxConcurrentWorkflowTaskPollers: 8})
 	w.RegisterWorkflow(b.run)
+	w.RegisterWorkflow(b.lean)
 	if err := w.Start(); err != nil {
 		return nil, err
 	}
@@ -233,22 +255,28 @@ func (b *bare) stop() error {
 }
 
 // through runs n workflows to their end.
-func (b *bare) through(ctx context.Context, n int) (time.Duration, error) {
+func (b *bare) through(ctx context.Context, lean bool, n int) (time.Duration, error) {
 	begun := time.Now()
-	err := spread(ctx, n, func(ctx context.Context, _ int) error { return b.one(ctx) })
+	err := spread(ctx, n, func(ctx context.Context, _ int) error { return b.one(ctx, lean) })
 	return time.Since(begun), err
 }
 
 // one takes a workflow from its start to its end.
-func (b *bare) one(ctx context.Context) error {
+func (b *bare) one(ctx context.Context, lean bool) error {
 	id, dispatched := rand.Text(), make(chan struct{})
+	wf := b.run
+	if lean {
+		wf = b.lean
+	}
 	b.waiting.Store(id, dispatched)
-	r, err := b.client.ExecuteWorkflow(ctx, client.StartWorkflowOptions{ID: id, TaskQueue: "bare", EnableEagerStart: true}, b.run)
+	r, err := b.client.ExecuteWorkflow(ctx, client.StartWorkflowOptions{ID: id, TaskQueue: "bare", EnableEagerStart: true}, wf)
 	if err != nil {
 		return err
 	}
-	if err := b.client.SignalWorkflow(ctx, id, "", "job", nil); err != nil {
-		return err
+	if !lean {
+		if err := b.client.SignalWorkflow(ctx, id, "", "job", nil); err != nil {
+			return err
+		}
 	}
 	select {
 	case <-dispatched:
