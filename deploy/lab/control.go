@@ -79,6 +79,7 @@ func (c *control) serve(ctx context.Context) {
 	mux.HandleFunc("POST /fault", act(func(o order) error { return c.lab.Fault(o.Server, o.Device, o.Kind) }))
 	mux.HandleFunc("POST /clear", act(func(o order) error { return c.lab.Clear(o.Server, o.Device, o.Kind) }))
 	mux.HandleFunc("POST /replace", act(func(o order) error { return c.lab.Replace(o.Server, o.Device, o.Serial) }))
+	c.serveBMC(mux)
 	mux.HandleFunc("GET /state", func(w http.ResponseWriter, r *http.Request) {
 		w.Header().Set("Content-Type", "application/json")
 		_ = json.NewEncoder(w).Encode(c.lab.State()) // the asker may be gone

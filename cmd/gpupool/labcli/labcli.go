@@ -104,5 +104,48 @@ func Command() *cobra.Command {
 			return c.Replace(cmd.Context(), a[0], a[1], a[2])
 		}},
 	)
+	root.AddCommand(bmcFault(open))
 	return root
+}
+
+// bmcFault is `gpupool lab bmc`: how a server's BMC misbehaves.
+func bmcFault(open func() (*lab.Client, error)) *cobra.Command {
+	var f lab.BMCFault
+	var merge string
+	var mend bool
+	c := &cobra.Command{Use: "bmc SERVER", Short: "Make a server's BMC misbehave, or mend it", Args: cobra.ExactArgs(1),
+		Example: `  gpupool lab bmc r1s1 --path '/redfish/v1/Systems/**' --latency 20s
+  gpupool lab bmc r1s1 --status 503 --count 3
+  gpupool lab bmc r1s1 --sessions 1 --lockout 3 --clock -24h
+  gpupool lab bmc r1s1 --mend`,
+		RunE: func(cmd *cobra.Command, a []string) error {
+			c, err := open()
+			if err != nil {
+				return err
+			}
+			if mend {
+				return c.ClearBMC(cmd.Context(), a[0])
+			}
+			f.Merge = []byte(merge)
+			if merge == "" {
+				f.Merge = nil
+			}
+			return c.BMCFault(cmd.Context(), a[0], f)
+		}}
+	fl := c.Flags()
+	fl.StringVar(&f.Method, "method", "", "only requests of this method")
+	fl.StringVar(&f.Path, "path", "", "only requests of these paths: * within a segment, ** over any")
+	fl.IntVar(&f.Status, "status", 0, "answer this HTTP status")
+	fl.StringVar(&f.Message, "message", "", "MessageId of the error, with --status")
+	fl.DurationVar(&f.Latency, "latency", 0, "wait so long before the answer")
+	fl.StringVar(&f.Replace, "replace", "", "answer this body, verbatim")
+	fl.StringVar(&merge, "merge", "", "merge this JSON object into the resource")
+	fl.IntVar(&f.Count, "count", 0, "for so many requests; 0 = until mended")
+	fl.BoolVar(&f.Hang, "hang", false, "never answer")
+	fl.BoolVar(&f.Drop, "drop", false, "close the connection without an answer")
+	fl.IntVar(&f.Sessions, "sessions", 0, "allow at most so many sessions at once")
+	fl.IntVar(&f.Lockout, "lockout", 0, "lock the account after so many wrong passwords")
+	fl.DurationVar(&f.Clock, "clock", 0, "set the BMC's clock off by so much")
+	fl.BoolVar(&mend, "mend", false, "end all that")
+	return c
 }

@@ -104,3 +104,28 @@ func glob(pattern string) *regexp.Regexp {
 	b.WriteString("$")
 	return regexp.MustCompile(b.String())
 }
+
+// Limit changes what the BMC stands, 0 leaves a limit as it is: how many sessions at once, after how many wrong passwords the
+// account locks (for ten minutes), and how far its clock is off.
+func (s *Server) Limit(sessions, lockout int, clock time.Duration) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if sessions > 0 {
+		s.quirks.MaxSessions = sessions
+	}
+	if lockout > 0 {
+		s.quirks.LockoutThreshold, s.quirks.LockoutDuration, s.quirks.LockoutWindow = lockout, 10*time.Minute, 0
+	}
+	if clock != 0 {
+		s.clockOff = clock
+	}
+}
+
+// Unlimit takes back what Limit changed.
+func (s *Server) Unlimit() {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	q := s.profile.Quirks
+	s.quirks.MaxSessions, s.quirks.LockoutThreshold, s.quirks.LockoutDuration, s.quirks.LockoutWindow = q.MaxSessions, q.LockoutThreshold, q.LockoutDuration, q.LockoutWindow
+	s.login, s.clockOff = loginGuard{total: s.login.total}, 0
+}

@@ -42,6 +42,7 @@ type Server struct {
 	logCap   int
 	busy     int
 	quirks   Quirks
+	clockOff time.Duration // of the BMC's clock
 	tasks    map[string]*task
 	hearers  map[chan []byte]bool // of the event stream
 	bmcDown  time.Time            // Manager.Reset: 503 until then
