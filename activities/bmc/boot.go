@@ -247,7 +247,10 @@ func (c *Client) readBack(ctx context.Context, h *host, want override) (BootSett
 				got = seen
 			}
 			legacy := want.mode != "" && seen.Mode == string(schemas.LegacyBootSourceOverrideMode) && h.equal(seen, loose)
-			if h.equal(seen, want) || legacy {
+			// Of a make that can't be told, what Supermicro shows is taken for the answer to a change, never for a setting found.
+			next := h.make == MakeUnknown && want.target == string(schemas.PxeBootSource) && seen.Target == string(schemas.UefiBootNextBootSource) && seen.Enabled == want.enabled &&
+				(want.mode == "" || seen.Mode == want.mode)
+			if h.equal(seen, want) || legacy || next {
 				got = seen
 				return true, nil
 			}

@@ -287,7 +287,7 @@ func (s *Server) get(r *http.Request, path string) *reply {
 	if _, ok := d["PowerState"].(string); ok && strings.Count(path, "/") == 4 { // a system or a chassis
 		d["PowerState"] = s.power.state()
 	}
-	if _, ok := d["DateTime"].(string); ok && s.clockOff != 0 {
+	if s.clockOff != 0 && strings.HasPrefix(path, "/redfish/v1/Managers/") && strings.Count(path, "/") == 4 {
 		d["DateTime"] = time.Now().Add(s.clockOff).UTC().Format(time.RFC3339)
 	}
 	if list, ok := d["Members"].([]any); ok && s.reverse {
