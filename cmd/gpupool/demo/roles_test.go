@@ -297,7 +297,9 @@ func checkPool(t testing.TB, db *store.Store, least int64) {
 		must(t, err)
 		attempts, err := db.Attempts(ctx, j.ID)
 		must(t, err)
-		lost := slices.ContainsFunc(attempts, func(a schema.Attempt) bool { return a.Outcome == schema.AttemptLost || a.Outcome == schema.AttemptUnstarted })
+		lost := slices.ContainsFunc(attempts, func(a schema.Attempt) bool {
+			return a.Outcome == schema.AttemptLost || a.Outcome == schema.AttemptUnstarted
+		})
 		var ran, billed int64
 		for _, a := range allocations {
 			if a.ReleasedAt == 0 {
