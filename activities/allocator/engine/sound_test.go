@@ -349,3 +349,47 @@ func TestNeverFitsNamesTheLimitThatMakesItSo(t *testing.T) {
 		t.Fatal("the limit is raised as told, and the job does not start")
 	}
 }
+
+// TestEveryJobHasAReasonAfterItsFirstCycle is case 18 at its size: ten thousand jobs, one cycle, none without a reason.
+func TestEveryJobHasAReasonAfterItsFirstCycle(t *testing.T) {
+	t.Parallel()
+	p := engine.New(engine.Config{})
+	for _, name := range specNames() {
+		p.SetSpec(specs[name])
+	}
+	for i := range 50 {
+		p.SetServer(extra(fmt.Sprintf("s%d", i), []string{"a", "b"}[i%2], 4))
+	}
+	const jobs = 10000
+	for i := range jobs {
+		p.SetJob(engine.Job{
+			ID: fmt.Sprint(i), Tenant: fmt.Sprintf("t%d", i%20), Spec: specNames()[i%5], Seq: int64(i), Attempt: 1,
+			TimeLimit: time.Duration(1+i%7) * time.Hour,
+		})
+	}
+	r := p.Cycle(epoch)
+	waiting, codes := 0, map[engine.Code]int{}
+	for i := range jobs {
+		why, ok := p.Explain(fmt.Sprint(i))
+		if !ok {
+			continue // it started
+		}
+		waiting++
+		codes[why.Code]++
+		if why.Code == engine.NotEvaluated || why.Code == "" || why.Code == engine.Behind && why.Detail["ahead_jobs"] == 0 {
+			t.Fatalf("job %d waits %s %v", i, why.Code, why.Detail)
+		}
+	}
+	if waiting+len(r.Starts) != jobs || waiting == 0 {
+		t.Fatalf("%d wait and %d started of %d", waiting, len(r.Starts), jobs)
+	}
+	// What is told is told within the next cycles, each job once.
+	told := len(r.Reasons)
+	for more := r.More; more; {
+		r = p.Cycle(epoch)
+		told, more = told+len(r.Reasons), r.More
+	}
+	if told != waiting {
+		t.Errorf("%d reasons were told of %d that wait: %v", told, waiting, codes)
+	}
+}

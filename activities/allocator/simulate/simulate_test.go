@@ -4,6 +4,7 @@ import (
 	"bytes"
 	"encoding/json"
 	"errors"
+	"fmt"
 	"os"
 	"path/filepath"
 	"strings"
@@ -194,6 +195,45 @@ func TestRunComparesPoliciesAndDraws(t *testing.T) {
 	}
 	if reports[0].Backfilled != 0 || reports[1].Backfilled == 0 {
 		t.Errorf("backfilled %d and %d, want none without and some with backfill", reports[0].Backfilled, reports[1].Backfilled)
+	}
+}
+
+// TestAGangIsNotStarvedByAStreamOfSmallJobs is case 12: ten servers full of jobs of ten minutes, a gang of eight whole
+// servers, and for six hours a small job every five seconds. The gang starts when the longest that ran at its submit has
+// ended; what is over before that still starts.
+func TestAGangIsNotStarvedByAStreamOfSmallJobs(t *testing.T) {
+	t.Parallel()
+	for _, priority := range []int{0, 5} {
+		var b strings.Builder
+		b.WriteString("id,tenant,spec,model,accelerators,nodes,priority,submit,run,limit\n")
+		for i := range 79 { // one accelerator is free
+			fmt.Fprintf(&b, "first%d,t,g1,gpu,1,1,0,0,600,600\n", i)
+		}
+		fmt.Fprintf(&b, "gang,t,g8,gpu,8,8,%d,1,60,600\n", priority)
+		for sec := 5; sec < 6*3600; sec += 5 {
+			fmt.Fprintf(&b, "long%d,t,g1,gpu,1,1,0,%d,600,600\n", sec, sec)
+			if sec%30 == 0 {
+				fmt.Fprintf(&b, "brief%d,t,g1,gpu,1,1,0,%d,30,30\n", sec, sec)
+			}
+		}
+		tr, err := ReadTrace(strings.NewReader(b.String()))
+		if err != nil {
+			t.Fatal(err)
+		}
+		pool, err := ReadPool(strings.NewReader("servers:\n- {count: 10, model: gpu, accelerators: 8}\n"))
+		if err != nil {
+			t.Fatal(err)
+		}
+		r, err := Replay(tr, pool, Policy{}, nil)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if w := r.bySpec["g8 x 8"]; len(w) != 1 || w[0] > 10*time.Minute {
+			t.Errorf("priority %d: the gang waited %v, want at most 10m", priority, w)
+		}
+		if r.Backfilled == 0 || r.Completed != len(tr.Jobs) {
+			t.Errorf("priority %d: %d backfilled, %d of %d completed", priority, r.Backfilled, r.Completed, len(tr.Jobs))
+		}
 	}
 }
 
