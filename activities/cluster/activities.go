@@ -2,13 +2,13 @@ package cluster
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"log/slog"
 	"time"
 
 	"go.temporal.io/sdk/activity"
 
-	"gpupool/activities/temporalerr"
 	"gpupool/schema"
 	"gpupool/schema/store"
 )
@@ -42,7 +42,12 @@ func (a *Activities) Connect(ctx context.Context, cluster string) error {
 			}
 		}
 	}()
-	return temporalerr.Wrap(a.Run(ctx, cluster))
+	// Not wrapped as an error of the domain: whatever it is, it is tried again, more and more slowly.
+	err := a.Run(ctx, cluster)
+	if err != nil && ctx.Err() == nil {
+		a.Log.Error("the connector stopped", "cluster", cluster, "error", err)
+	}
+	return err
 }
 
 // Run is Connect outside Temporal.
@@ -53,7 +58,8 @@ func (a *Activities) Run(ctx context.Context, cluster string) error {
 	}
 	b, err := a.Open(ctx)
 	if err != nil {
-		return fmt.Errorf("reaching cluster %s: %w", cluster, err)
+		// What waits for the cluster is told why.
+		return errors.Join(fmt.Errorf("reaching cluster %s: %w", cluster, err), a.Store.Connector(cluster, epoch).Seen(ctx, true, err.Error()))
 	}
 	defer b.Close()
 	a.Log.Info("connector serves", "cluster", cluster, "kind", a.Kind, "epoch", epoch)
