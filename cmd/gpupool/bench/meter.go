@@ -62,8 +62,13 @@ func meter(ctx context.Context, say func(string)) ([]Figure, error) {
 		return nil, fmt.Errorf("writing the ledger: %w", err)
 	}
 	say("their hourly sums")
-	if err := run(`INSERT INTO usage_hours SELECT h, tenant, project, spec, model, region, outcome, sum(greatest(0, least(running_at, h + 3600000) - greatest(start_at, h))), sum(greatest(0, least(end_at, h + 3600000) - greatest(running_at, h))), 0, 0, 0,
-		sum(CASE WHEN end_at >= h AND end_at < h + 3600000 THEN 1 ELSE 0 END) FROM ledger, generate_series(start_at / 3600000 * 3600000, end_at, 3600000) h WHERE end_at < $1 GROUP BY 1, 2, 3, 4, 5, 6, 7`, int64(end-day)); err != nil {
+	if err := run("SET work_mem = '256MB'"); err != nil {
+		return nil, err
+	}
+	// The accelerators of an attempt have one interval: it is split once and counted as often.
+	if err := run(`INSERT INTO usage_hours SELECT h, tenant, project, spec, model, region, outcome, sum(n * greatest(0, least(r, h + 3600000) - greatest(s, h))), sum(n * greatest(0, least(e, h + 3600000) - greatest(r, h))), 0, 0, 0,
+		sum(CASE WHEN e >= h AND e < h + 3600000 THEN n ELSE 0 END) FROM (SELECT job, tenant, project, spec, model, region, outcome, min(start_at) AS s, min(running_at) AS r, min(end_at) AS e, count(*) AS n
+		FROM ledger WHERE end_at < $1 GROUP BY 1, 2, 3, 4, 5, 6, 7) a, generate_series(s / 3600000 * 3600000, e, 3600000) h GROUP BY 1, 2, 3, 4, 5, 6, 7`, int64(end-day)); err != nil {
 		return nil, fmt.Errorf("writing the hourly sums: %w", err)
 	}
 	// The log of the last day, which is what is folded below.
