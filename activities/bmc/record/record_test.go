@@ -4,7 +4,6 @@ import (
 	"context"
 	"encoding/json"
 	"errors"
-	"fmt"
 	"log/slog"
 	"strings"
 	"sync"
@@ -223,7 +222,7 @@ func TestARotationIsKeptInTheRecordAndToldOf(t *testing.T) {
 	told := false
 	for _, e := range events {
 		told = told || e.Kind == schema.EventServerBMC && strings.Contains(string(e.Data), "password-rotated")
-		if strings.Contains(fmt.Sprintf("%s", e.Data), now) {
+		if strings.Contains(string(e.Data), now) {
 			t.Fatal("a password in an event")
 		}
 	}
