@@ -120,6 +120,7 @@ func (tx *Tx) foldable(after, to int64) (folded, error) {
 			}
 		case schema.EventUsageAdjusted:
 			f.adjusted = append(f.adjusted, e.Subject)
+		default: // not asked for
 		}
 	}
 	return f, nil

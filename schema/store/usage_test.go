@@ -70,6 +70,7 @@ func (i interval) charged(from, to int64) int64 {
 		if i.stopping > 0 {
 			paidUntil = i.stopping
 		}
+	default:
 	}
 	return interval{start: i.start, end: min(paidUntil, i.end)}.used(from, to)
 }

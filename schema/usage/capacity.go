@@ -34,7 +34,7 @@ func StateOf(phase schema.Phase, health schema.Health, cordons ...schema.CordonO
 	reserved := false
 	for _, c := range cordons {
 		switch c {
-		case schema.CordonFault, schema.CordonRelease:
+		case schema.CordonFault, schema.CordonRelease, schema.CordonCluster: // its cluster does not run jobs there
 			return StateUnhealthy
 		case schema.CordonOperator, schema.CordonMaintenance:
 			reserved = true
@@ -353,6 +353,7 @@ func Replay(events []schema.Event) (installed, spans []Span, err error) {
 			for id := range onServer[e.Server] {
 				touched[id] = true
 			}
+		default: // the reader asks for CapacityEvents
 		}
 		if i+1 < len(events) && events[i+1].At == e.At {
 			continue // of the same moment: no time passes between
