@@ -22,6 +22,7 @@ func (tx *Tx) recount() error {
 			accs[e.Subject] = true
 		case schema.EventServerPhase, schema.EventServerCordoned, schema.EventServerUncordoned:
 			servers[e.Server] = true
+		default: // says nothing of capacity
 		}
 	}
 	if len(servers)+len(accs) == 0 {
