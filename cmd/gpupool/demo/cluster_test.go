@@ -1,7 +1,6 @@
 package demo_test
 
 import (
-	"bytes"
 	"context"
 	"encoding/json"
 	"errors"
@@ -231,12 +230,6 @@ func (p *proc) end() {
 	case <-time.After(20 * time.Second):
 		p.kill()
 	}
-}
-
-// said reports whether the process has written text to its log.
-func (p *proc) said(text string) bool {
-	b, err := os.ReadFile(p.log.Name())
-	return err == nil && bytes.Contains(b, []byte(text))
 }
 
 // temporalServer is a Temporal server alone, on its own file, until it is told to end.
