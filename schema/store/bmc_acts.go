@@ -72,6 +72,8 @@ func (tx *Tx) mayOperate(v schema.Server, verb schema.BMCVerb, args schema.BMCAr
 		if cordons == 0 {
 			return schema.Unsafe("server "+v.Name+" is available: a job may be placed on it at any moment", "drain or cordon it first")
 		}
+	case schema.PhaseEnrolled, schema.PhaseDraining, schema.PhaseRepairing, schema.PhaseRetiring, schema.PhaseRetired:
+		// Nothing can be placed there; what may still run there is looked at below.
 	}
 	return tx.destructible(v)
 }

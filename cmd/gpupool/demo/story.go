@@ -416,6 +416,13 @@ func (s *Story) repair(ctx context.Context) error {
 	}
 	s.say("   repair %s: %s at %s: %s", r.ID, r.Part, r.Location, r.Cause)
 	if r.State == schema.RepairWaiting {
+		// The technician comes once the job has a place elsewhere: a repair of seconds could be over before one is free.
+		if err := until(ctx, 2*time.Minute, "another place for the job that lost its GPU", func(ctx context.Context) (bool, error) {
+			at, err := s.pool.attempts(ctx, s.fault.job)
+			return len(at) > 1, err
+		}); err != nil {
+			return err
+		}
 		if err := s.lab(ctx, func(c *lab.Client) error {
 			machines, err := c.State(ctx)
 			for _, m := range machines {
