@@ -138,8 +138,12 @@ func (s *State) estimateQueued(j *job) (*ETA, string) {
 	after := func(sec float64) int64 { return s.now + int64(min(math.Ceil(sec), 1e9))*1e9 }
 	p50, p90 := after(said*mid), after(said*max(high, mid))
 	j.guessed().queued.set(guess{p50: p50, p90: p90, made: s.now, said: said})
-	basis := fmt.Sprintf("%.3g accelerators an hour were given out lately", rate*3600/float64(whole))
-	return &ETA{P50: at(p50), P90: at(p90), Basis: basis + s.learn.queued.String(), At: at(s.now)}, ""
+	f := j.shape.spec.family
+	if f.basisOf != s.cycle || f.basis == "" { // one for all its jobs, a cycle
+		f.basisOf = s.cycle
+		f.basis = fmt.Sprintf("%.3g accelerators an hour were given out lately", rate*3600/float64(whole)) + s.learn.queued.String()
+	}
+	return &ETA{P50: at(p50), P90: at(p90), Basis: f.basis, At: at(s.now)}, ""
 }
 
 // guess is the first estimate of a kind that a job was given.

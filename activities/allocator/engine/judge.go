@@ -109,6 +109,11 @@ func (s *State) report(out *Result) {
 		out.Reasons = append(out.Reasons, s.explain(j))
 	}
 	list := s.stats.touched
+	most := len(list) + min(refreshed, len(s.ring))
+	if limit > 0 {
+		most = min(most, limit)
+	}
+	out.Reasons = make([]Reason, 0, most)
 	n := 0
 	for n < len(list) && !full() {
 		list[n].touched = false

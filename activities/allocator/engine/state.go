@@ -114,6 +114,8 @@ type family struct {
 	specs   []*spec
 	walked  walked
 	given   decayed // accelerators given out by starts
+	basis   string  // of the estimates of its queued jobs, as of cycle basisOf
+	basisOf int64
 }
 
 // walked is what a walk through the queue has met of a family so far.
