@@ -4,11 +4,13 @@ import (
 	"context"
 	"encoding/json"
 	"fmt"
+	"math"
 	"time"
 
 	"gpupool/activities/allocator/engine"
 	"gpupool/schema"
 	"gpupool/schema/store"
+	"gpupool/schema/usage"
 )
 
 // live is one region's pool in memory. It is owned by the goroutine that runs the activity.
@@ -20,6 +22,8 @@ type live struct {
 	number  int64 // of the last cycle
 	pool    *engine.State
 	quotas  map[quotaOf]bool // those that pool has: what the record no longer has is taken away
+	budgets map[string]bool  // likewise, by id
+	spentAt schema.Instant   // when the budgets were read
 	servers int
 	queued  int
 }
@@ -38,6 +42,9 @@ func load(ctx context.Context, db *store.Store, region, holder string, policy en
 		return nil, err
 	}
 	if err := l.policy(ctx); err != nil {
+		return nil, err
+	}
+	if err := l.setBudgets(ctx); err != nil {
 		return nil, err
 	}
 	ids, err := db.RegionServers(ctx, region)
@@ -124,6 +131,12 @@ func (l *live) catchUp(ctx context.Context) (changed bool, err error) {
 			return changed, err
 		}
 		l.at = next
+		if policy || len(l.budgets) > 0 && l.db.Now() >= l.spentAt.Add(budgetLook) {
+			if err := l.setBudgets(ctx); err != nil {
+				return changed, err
+			}
+			changed = true
+		}
 		if len(events) < 2000 {
 			return changed, nil
 		}
@@ -159,6 +172,40 @@ func (l *live) policy(ctx context.Context) error {
 	}
 	l.quotas = have
 	return nil
+}
+
+// budgetLook is how often budgets are read. What ends in this region is settled at once; what was credited, corrected or
+// committed in another region is known by then.
+const budgetLook = 10 * time.Second
+
+// setBudgets tells what each budget has spent in its month.
+func (l *live) setBudgets(ctx context.Context) error {
+	states, err := l.db.BudgetsOutside(ctx, l.region)
+	if err != nil {
+		return err
+	}
+	l.spentAt = l.db.Now()
+	have := make(map[string]bool, len(states))
+	for _, b := range states {
+		zone, err := usage.Zone(b.Zone)
+		if err != nil {
+			return err
+		}
+		have[b.ID] = true
+		l.pool.SetBudget(engine.Budget{ID: b.ID, Tenant: b.Tenant, Project: b.Project, Model: b.Model, Amount: acceleratorTime(b.Amount), Spent: acceleratorTime(b.Spent + b.Committed), At: l.spentAt.Time(), Zone: zone})
+	}
+	for id := range l.budgets {
+		if !have[id] {
+			l.pool.RemoveBudget(id)
+		}
+	}
+	l.budgets = have
+	return nil
+}
+
+// acceleratorTime is GPU-milliseconds as a duration, which ends at 292 years of one accelerator: more is as good as that.
+func acceleratorTime(ms int64) time.Duration {
+	return time.Duration(min(max(ms, 0), math.MaxInt64/int64(time.Millisecond))) * time.Millisecond
 }
 
 func (l *live) setServers(ctx context.Context, ids []string) error {

@@ -94,3 +94,100 @@ func TestANewLimitOfARunningJobIsCounted(t *testing.T) {
 		t.Fatalf("the job waits with %s for a release in %s; the one that runs may run for an hour: %s", why.Code, left, waits.Reason)
 	}
 }
+
+// policed is a record of one server, and the allocator that serves it, cycle by cycle.
+type policed struct {
+	*region
+	l *live
+}
+
+func newPoliced(t *testing.T) *policed {
+	t.Helper()
+	return &policed{region: newRegion(t, storetest.Open(t))}
+}
+
+// cycle lets the allocator see what has happened, and decide.
+func (p *policed) cycle() {
+	p.t.Helper()
+	var err error
+	if p.l == nil {
+		p.l, err = load(p.t.Context(), p.db, "eu", "test", engine.Config{})
+	} else {
+		_, err = p.l.catchUp(p.t.Context())
+	}
+	must(p.t, err)
+	_, _, err = p.l.cycle(p.t.Context())
+	must(p.t, err)
+	must(p.t, p.l.pool.Check())
+}
+
+// restart makes the next cycle one of an allocator that knows only the record.
+func (p *policed) restart() { p.l = nil }
+
+// waits checks why a job waits, and reads the detail.
+func (p *policed) waits(job string, code schema.ReasonCode, detail any) {
+	p.t.Helper()
+	j, err := p.db.Job(p.t.Context(), job)
+	must(p.t, err)
+	why := reasonOf(p.t, j)
+	if j.State != schema.JobQueued || why.Code != code {
+		p.t.Fatalf("job %s is %s with %s, want it to wait with %s", job, j.State, j.Reason, code)
+	}
+	if detail != nil {
+		must(p.t, json.Unmarshal(why.Detail, detail))
+	}
+}
+
+func (p *policed) starts(job string) {
+	p.t.Helper()
+	if j, err := p.db.Job(p.t.Context(), job); err != nil || j.State != schema.JobStarting {
+		p.t.Fatalf("job %s is %s (%v), want it to start: %s", job, j.State, err, j.Reason)
+	}
+}
+
+// submitAs submits a job of two accelerators that change alters.
+func (p *policed) submitAs(change func(*store.NewJob)) string {
+	p.t.Helper()
+	n := store.NewJob{Tenant: "blue", Project: "main", Spec: "x2", Nodes: 1, Command: []string{"true"}}
+	change(&n)
+	j, _, err := p.db.SubmitJob(p.t.Context(), "test", "", "", n)
+	must(p.t, err)
+	return j.ID
+}
+
+func TestABudgetThatIsSpentHoldsJobsBack(t *testing.T) {
+	t.Parallel()
+	p := newPoliced(t)
+	const hour = int64(time.Hour / time.Millisecond)
+	b, err := p.db.SetBudget(t.Context(), "test", store.Budget{Tenant: "blue", Amount: 3 * hour, Zone: "Europe/Berlin"})
+	must(t, err)
+	limited := func(n *store.NewJob) { n.TimeLimit = time.Hour }
+	first, second := p.submitAs(limited), p.submitAs(limited)
+	for range 2 { // the second time by one that has just loaded
+		p.cycle()
+		p.starts(first)
+		var d struct {
+			Budget, TimeZone                           string
+			Asked, Committed, Remaining, Spent, Amount float64
+		}
+		p.waits(second, schema.ReasonBudget, &d)
+		if d.Budget != b.ID || d.Amount != 3 || d.Asked != 2 || d.Committed != 2 || d.Remaining != 1 {
+			t.Fatalf("the budget of 3 GPU-hours of which 2 are committed says %+v", d)
+		}
+		p.restart()
+	}
+	b.Amount = 4 * hour
+	_, err = p.db.SetBudget(t.Context(), "test", b)
+	must(t, err)
+	p.cycle()
+	p.waits(second, schema.ReasonCapacity, nil)
+	b.Amount = hour
+	_, err = p.db.SetBudget(t.Context(), "test", b)
+	must(t, err)
+	p.finish(first) // in no time: what it had committed is given back
+	p.cycle()
+	p.waits(second, schema.ReasonBudget, nil)
+	must(t, p.db.DeleteBudget(t.Context(), "test", b.ID))
+	p.cycle()
+	p.starts(second)
+}

@@ -285,6 +285,16 @@ func (s *Store) Budgets(ctx context.Context, tenant string) ([]Budget, error) {
 
 // BudgetStates are budgets with what their month has spent and committed: what admission may still give is Remaining.
 func (s *Store) BudgetStates(ctx context.Context, tenant string) ([]BudgetState, error) {
+	return s.budgetStates(ctx, tenant, "")
+}
+
+// BudgetsOutside are all budgets as a region's allocator needs them, which knows itself what it has committed: Committed is of
+// the other regions only.
+func (s *Store) BudgetsOutside(ctx context.Context, region string) ([]BudgetState, error) {
+	return s.budgetStates(ctx, "", region)
+}
+
+func (s *Store) budgetStates(ctx context.Context, tenant, outside string) ([]BudgetState, error) {
 	list, err := s.Budgets(ctx, tenant)
 	if err != nil || len(list) == 0 {
 		return []BudgetState{}, err
@@ -297,7 +307,7 @@ func (s *Store) BudgetStates(ctx context.Context, tenant string) ([]BudgetState,
 	}
 	var running []live
 	if err := s.read(ctx).Raw(`SELECT j.tenant, j.project, j.model, t.allocated_at, t.running_at, j.time_limit, count(*) AS n FROM allocations al JOIN jobs j ON j.id = al.job
-		JOIN attempts t ON t.job = al.job AND t.attempt = al.attempt WHERE al.released_at = 0 GROUP BY al.job, al.attempt, j.tenant, j.project, j.model, t.allocated_at, t.running_at, j.time_limit`).Scan(&running).Error; err != nil {
+		JOIN attempts t ON t.job = al.job AND t.attempt = al.attempt WHERE al.released_at = 0 AND al.region <> ? GROUP BY al.job, al.attempt, j.tenant, j.project, j.model, t.allocated_at, t.running_at, j.time_limit`, outside).Scan(&running).Error; err != nil {
 		return nil, err
 	}
 	out := make([]BudgetState, 0, len(list))

@@ -31,6 +31,7 @@ func (s *State) SetBudget(in Budget) {
 	if when.IsZero() {
 		when = at(s.now)
 	}
+	reset := b.reset
 	b.turn(when)
 	clear(b.live)
 	for _, list := range s.allocs {
@@ -41,7 +42,9 @@ func (s *State) SetBudget(in Budget) {
 		}
 	}
 	b.recommit(s.cfg.AssumedLimit)
-	s.timers.add(b.reset, timerBudget, b)
+	if b.reset != reset { // else its timer is set
+		s.timers.add(b.reset, timerBudget, b)
+	}
 }
 
 // RemoveBudget takes a ceiling away.
