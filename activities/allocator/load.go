@@ -250,7 +250,7 @@ func (l *live) setJobs(ctx context.Context, ids []string) error {
 
 func server(n store.Node) engine.Server {
 	v := n.Server
-	s := engine.Server{ID: v.ID, Region: v.Region, Site: v.Site, Rack: v.Rack, NVLinkDomain: v.NVLinkDomain, CPU: int64(v.CPUs), MemoryBytes: v.MemoryBytes, Schedulable: true}
+	s := engine.Server{ID: v.ID, Region: v.Region, Site: v.Site, Rack: v.Rack, NVLinkDomain: v.NVLinkDomain, Cluster: v.Cluster, CPU: int64(v.CPUs), MemoryBytes: v.MemoryBytes, Schedulable: true}
 	if v.Phase != schema.PhaseAvailable {
 		s.Schedulable, s.WhyNot = false, string(v.Phase)
 	}

@@ -191,3 +191,16 @@ func TestABudgetThatIsSpentHoldsJobsBack(t *testing.T) {
 	p.cycle()
 	p.starts(second)
 }
+
+func TestAGangIsOfOneCluster(t *testing.T) {
+	t.Parallel()
+	p := newPoliced(t) // its server is of no cluster
+	second := storetest.NewServer(2, h100, 2)
+	second.Backend, second.Cluster = "slurm", "hall-b"
+	storetest.AvailableAs(t, p.db, second)
+	gang := p.submitAs(func(n *store.NewJob) { n.Nodes = 2 })
+	single := p.submitAs(func(n *store.NewJob) {})
+	p.cycle()
+	p.waits(gang, schema.ReasonNeverFits, nil)
+	p.starts(single)
+}

@@ -238,6 +238,9 @@ func (tx *Tx) start(region string, epoch int64, st Start, w *world) (refused str
 		if why := w.bad[p.Server]; why != "" {
 			return why, nil
 		}
+		if a, b := w.runs[st.Places[0].Server].Cluster, w.runs[p.Server].Cluster; a != b {
+			return fmt.Sprintf("servers of two clusters, %q and %q", a, b), nil
+		}
 		for _, a := range p.Accelerators {
 			if why := w.bad[a]; why != "" {
 				return why, nil

@@ -279,11 +279,15 @@ func (s *State) shareOf(a *account, now int64) float64 {
 func (s *State) measureShare(a *account, now int64) float64 {
 	share := 0.0
 	for model, h := range a.held {
-		p := s.pools[model]
-		if p == nil || p.installed == 0 {
-			continue
+		installed := 0
+		for _, p := range s.pools {
+			if p.model == model {
+				installed += p.installed
+			}
 		}
-		share = max(share, h.past.worth(now, s.cfg.HalfLife)/float64(p.installed))
+		if installed > 0 {
+			share = max(share, h.past.worth(now, s.cfg.HalfLife)/float64(installed))
+		}
 	}
 	return share / a.weight
 }

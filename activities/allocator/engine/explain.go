@@ -423,6 +423,16 @@ func (s *State) behindDetail(j *job) (Detail, []Blocker, string) {
 
 func (s *State) capacityDetail(j *job, code Code) (Detail, []Blocker, string) {
 	d := s.diagnose(j)
+	det, blockers, clears := s.shortDetail(j, code, &d)
+	if d.cluster != "" {
+		det["cluster"] = d.cluster
+		clears += " in cluster " + d.cluster
+	}
+	return det, blockers, clears
+}
+
+// shortDetail is capacityDetail but for the cluster.
+func (s *State) shortDetail(j *job, code Code, d *diagnosis) (Detail, []Blocker, string) {
 	blockers := []Blocker{}
 	switch code {
 	case Unhealthy:

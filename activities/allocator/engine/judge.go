@@ -218,6 +218,7 @@ func codeRank(c Code) int { return slices.Index(codeOrder, c) }
 type diagnosis struct {
 	code    Code
 	model   string
+	cluster string // whose servers these are
 	level   string
 	free    int // accelerators free and schedulable where the job may go
 	blocks  int // nodes that fit now, within the best domain when one is required
@@ -260,7 +261,7 @@ type counts struct {
 func (s *State) diagnoseIn(j *job, p *pool) diagnosis {
 	a := s.askFor(j)
 	k := max(a.k, 1)
-	d := diagnosis{model: p.model, needed: a.nodes * k, block: k, level: "server", sick: map[string][]string{}, next: far}
+	d := diagnosis{model: p.model, cluster: p.cluster, needed: a.nodes * k, block: k, level: "server", sick: map[string][]string{}, next: far}
 	within := a.required && a.same != AnyLevel && a.nodes > 1
 	var all counts
 	domains := map[string]*counts{"": &all}

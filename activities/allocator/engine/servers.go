@@ -61,9 +61,10 @@ type bay struct {
 	class  *class  // nil while unschedulable or held
 }
 
-// pool is every bay of one accelerator model.
+// pool is every bay of one accelerator model on the servers of one cluster. A gang is placed within one pool: no
+// cluster starts a job together with another.
 type pool struct {
-	model   string
+	poolKey
 	family  *family
 	bays    []*bay
 	held    []*bay
@@ -72,6 +73,12 @@ type pool struct {
 	domains [levels]map[string]*domain
 	// installed, schedulable, free, in whole accelerators
 	installed, schedulable, free int
+}
+
+type poolKey struct{ model, cluster string }
+
+func (k poolKey) compare(o poolKey) int {
+	return cmp.Or(strings.Compare(k.model, o.model), strings.Compare(k.cluster, o.cluster))
 }
 
 // levels counts the levels a pool is indexed by: nvlink, rack, site, region.
@@ -142,7 +149,7 @@ func (s *State) SetServer(in Server) {
 		}
 		b := byModel[a.Model]
 		if b == nil {
-			b = &bay{srv: srv, pool: s.pool(a.Model)}
+			b = &bay{srv: srv, pool: s.pool(poolKey{a.Model, in.Cluster})}
 			byModel[a.Model] = b
 			srv.bays = append(srv.bays, b)
 		}
@@ -225,14 +232,14 @@ func (s *State) accel(id string) *accel {
 	return a
 }
 
-func (s *State) pool(model string) *pool {
-	p := s.pools[model]
+func (s *State) pool(key poolKey) *pool {
+	p := s.pools[key]
 	if p == nil {
-		p = &pool{model: model, classes: map[classKey]*class{}}
+		p = &pool{poolKey: key, classes: map[classKey]*class{}}
 		for l := range p.domains {
 			p.domains[l] = map[string]*domain{}
 		}
-		s.pools[model] = p
+		s.pools[key] = p
 		s.families = nil
 	}
 	return p

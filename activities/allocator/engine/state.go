@@ -2,6 +2,7 @@ package engine
 
 import (
 	"cmp"
+	"maps"
 	"math"
 	"slices"
 	"time"
@@ -26,7 +27,7 @@ type State struct {
 	ords     []*server
 	free     []int // ordinals of servers that left
 	accels   map[string]*accel
-	pools    map[string]*pool
+	pools    map[poolKey]*pool
 	wheres   interner[whereKey]
 	winsets  interner[string]
 	sets     [][]*window // by id in winsets
@@ -67,7 +68,7 @@ func New(cfg Config) *State {
 		dirty:    true,
 		servers:  map[string]*server{},
 		accels:   map[string]*accel{},
-		pools:    map[string]*pool{},
+		pools:    map[poolKey]*pool{},
 		windows:  map[string]*window{},
 		stops:    map[string]*Stop{},
 		specs:    map[string]*spec{},
@@ -186,7 +187,7 @@ func (s *State) regroup() {
 	if s.families != nil {
 		return
 	}
-	names := sortedKeys(s.pools)
+	keys := slices.SortedFunc(maps.Keys(s.pools), poolKey.compare)
 	parent := map[*pool]*pool{}
 	var find func(p *pool) *pool
 	find = func(p *pool) *pool {
@@ -200,9 +201,9 @@ func (s *State) regroup() {
 		p := s.specs[name]
 		p.pools = p.pools[:0]
 		p.family = nil
-		for _, model := range names {
-			if p.known && (p.Model == "" || p.Model == model || slices.Contains(p.OtherModels, model)) {
-				p.pools = append(p.pools, s.pools[model])
+		for _, key := range keys {
+			if p.known && (p.Model == "" || p.Model == key.model || slices.Contains(p.OtherModels, key.model)) {
+				p.pools = append(p.pools, s.pools[key])
 			}
 		}
 		for _, other := range p.pools {
@@ -212,20 +213,20 @@ func (s *State) regroup() {
 	byRoot := map[*pool]*family{}
 	before := map[*family]bool{}
 	s.families = []*family{}
-	for _, name := range names {
-		root := find(s.pools[name])
+	for _, key := range keys {
+		root := find(s.pools[key])
 		f := byRoot[root]
 		if f == nil {
 			f = &family{}
 			byRoot[root] = f
 			s.families = append(s.families, f)
 		}
-		f.pools = append(f.pools, s.pools[name])
-		if old := s.pools[name].family; old != nil && !before[old] {
+		f.pools = append(f.pools, s.pools[key])
+		if old := s.pools[key].family; old != nil && !before[old] {
 			before[old] = true
 			f.given.merge(&old.given, s.now, rateHalfLife)
 		}
-		s.pools[name].family = f
+		s.pools[key].family = f
 	}
 	for _, f := range s.families {
 		accelerators, cpu := 0, 0.0
