@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"net"
 	"net/http"
 	"os"
 	"path/filepath"
@@ -25,12 +26,13 @@ type Lab struct {
 	table    *proc.Table
 	load     *loads
 	relay    *netboot.Relay // nil without DHCP
+	control  *control
 
 	mu    sync.Mutex
 	https map[string]*http.Client // by certificate authority; shared by all agents
 }
 
-// New builds the lab, or finds it as it was left, and opens the BMCs' addresses; they are served by Run.
+// New builds the lab, or finds it as it was left, and opens the addresses of the BMCs and of its control; they are served by Run.
 func New(c Config) (_ *Lab, err error) {
 	cfg, err := c.resolve()
 	if err != nil {
@@ -62,6 +64,9 @@ func New(c Config) (_ *Lab, err error) {
 			return nil, err
 		}
 	}
+	if l.control, err = l.openControl(); err != nil { // last: a lab that can be reached is there
+		return nil, err
+	}
 	return l, nil
 }
 
@@ -79,12 +84,8 @@ func lockDir(dir string) (*os.File, error) {
 // Run gives the machines life until ctx ends. Servers that are on stay on: their jobs live, and the next Run finds them.
 func (l *Lab) Run(ctx context.Context) (err error) {
 	defer func() { err = errors.Join(err, l.close()) }()
-	ctl, err := l.openControl()
-	if err != nil {
-		return err
-	}
 	var wg sync.WaitGroup
-	wg.Go(func() { ctl.serve(ctx) })
+	wg.Go(func() { l.control.serve(ctx) })
 	for _, m := range l.machines {
 		m.start(ctx, &wg)
 	}
@@ -105,6 +106,11 @@ func (l *Lab) close() error {
 	if l.relay != nil {
 		errs = append(errs, l.relay.Close())
 		l.relay = nil
+	}
+	if l.control != nil {
+		if err := l.control.ln.Close(); !errors.Is(err, net.ErrClosed) {
+			errs = append(errs, err)
+		}
 	}
 	l.mu.Lock()
 	for _, h := range l.https {

@@ -17,9 +17,30 @@ import (
 )
 
 func (a *app) bmc() *cobra.Command {
-	return group("bmc", "Look at servers through their BMCs, and drive them",
+	g := group("bmc", "Look at servers through their BMCs, and drive them",
 		a.bmcShow(), a.bmcDoctor(), a.bmcIdentify(), a.bmcPower(), a.bmcBoot(), a.bmcLight(), a.bmcLogs(), a.bmcSensors(), a.bmcConsole(), a.bmcCapture(),
 		a.bmcCredential(), a.bmcRotate(), a.bmcLogin(), a.bmcTrust(), a.bmcReset(), a.bmcDiscover())
+	for _, c := range g.Commands() {
+		if args := bmcExamples[c.Name()]; args != nil {
+			c.Example = "  gpupool bmc " + c.Name() + " " + strings.Join(args, "\n  gpupool bmc "+c.Name()+" ")
+		}
+	}
+	return g
+}
+
+// bmcExamples are the arguments of each verb's examples.
+var bmcExamples = map[string][]string{
+	"show": {"r1s1"}, "doctor": {"r1s1"}, "identify": {"r1s1", "r1s1 -o json"},
+	"power":   {"r1s1", "r1s1 cycle --reason 'hangs in POST'", "r1s1 off --hard"},
+	"boot":    {"r1s1", "r1s1 network"},
+	"light":   {"r1s1 on"},
+	"logs":    {"r1s1 --most 200"},
+	"sensors": {"r1s1"}, "console": {"r1s1 --seconds 30"},
+	"capture":    {"r1s1 --file r1s1.tar.gz"},
+	"credential": {"r1s1 --user admin --password-file /run/secrets/r1s1"},
+	"rotate":     {"r1s1"}, "login": {"r1s1"},
+	"trust": {"r1s1 --key 5f1c3f0c8d2b4c8f9d0e7a6b5c4d3e2f1a0b9c8d7e6f5a4b3c2d1e0f9a8b7c6d"},
+	"reset": {"r1s1"},
 }
 
 // ask has a BMC do something and waits until it is done. A failure is the act's own, with its code.
