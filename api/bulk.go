@@ -30,6 +30,7 @@ func readServers(c *gin.Context) ([]contract.NewServer, error) {
 	if err != nil {
 		return nil, err
 	}
+	b = bytes.TrimPrefix(b, []byte("\xef\xbb\xbf")) // editors and spreadsheets put a byte order mark there
 	var entries []json.RawMessage
 	switch m := mediaType(c); m {
 	case "application/json":
@@ -82,10 +83,10 @@ func yamlServers(b []byte) ([]json.RawMessage, error) {
 	if len(f.Docs) != 1 {
 		return nil, &schema.Error{Code: schema.CodeInvalid, Field: "body", Message: fmt.Sprintf("it holds %d YAML documents", len(f.Docs)), Hint: "one document with `servers:` and a list"}
 	}
-	v := &aliases{}
+	v := &yamlRules{}
 	ast.Walk(v, f.Docs[0])
-	if v.found {
-		return nil, &schema.Error{Code: schema.CodeInvalid, Field: "body", Message: "it holds a YAML anchor or alias", Hint: "write each server out"}
+	if v.err != nil {
+		return nil, v.err
 	}
 	var doc map[string]any
 	if err := yaml.NewDecoder(bytes.NewReader(b)).Decode(&doc); err != nil {
@@ -133,15 +134,21 @@ func nested(tokens token.Tokens) bool {
 	return false
 }
 
-type aliases struct{ found bool }
+// yamlRules finds what may not stand in an enrolment, the first of it.
+type yamlRules struct{ err error }
 
-func (v *aliases) Visit(n ast.Node) ast.Visitor {
-	if n == nil { // a document of nothing but marks
+func (v *yamlRules) Visit(n ast.Node) ast.Visitor {
+	if n == nil || v.err != nil { // a document of nothing but marks holds nil
 		return v
 	}
 	switch n.Type() {
 	case ast.AnchorType, ast.AliasType, ast.MergeKeyType:
-		v.found = true
+		v.err = &schema.Error{Code: schema.CodeInvalid, Field: "body", Message: "it holds a YAML anchor or alias", Hint: "write each server out"}
+	case ast.IntegerType, ast.FloatType, ast.InfinityType, ast.NanType:
+		// 010 is 8 to YAML 1.1 and 10 to YAML 1.2, and 8.0 would lose its fraction on the way: so only what all read alike.
+		if text := n.GetToken().Value; !whole(text) {
+			v.err = schema.Invalid(strings.TrimPrefix(n.GetPath(), "$."), json.Number(text), "a whole number in plain digits; text that looks like a number goes in quotes")
+		}
 	default:
 	}
 	return v
@@ -160,7 +167,7 @@ var csvKinds = func() map[string]reflect.Kind {
 
 // csvServers reads a header line and one server a line. An empty cell is an absent field.
 func csvServers(b []byte) ([]json.RawMessage, error) {
-	r := csv.NewReader(bytes.NewReader(bytes.TrimPrefix(b, []byte("\xef\xbb\xbf")))) // spreadsheets put a byte order mark there
+	r := csv.NewReader(bytes.NewReader(b))
 	r.TrimLeadingSpace = true
 	invalid := func(err error) error {
 		return &schema.Error{Code: schema.CodeInvalid, Field: "body", Message: "it is not the CSV that is wanted: " + err.Error(), Hint: "a header line with the field names, then one server a line"}

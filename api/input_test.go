@@ -138,7 +138,11 @@ func TestBulkEnrolmentReadsTheSameServersFromYAMLCSVAndJSON(t *testing.T) {
 	entry := `{"name":"r1s%d","region":"eu","site":"ams1","rack":"r1"%s,"serial":"%s","macs":[%s],"bmc_address":"https://192.0.2.1%d","bmc_username":"admin","bmc_password":"x","model":"nvidia-h100-80gb","accelerators":8,"cpus":128,"memory_bytes":2199023255552}`
 	js := `{"servers":[` + fmt.Sprintf(entry, 1, `,"unit":4`, "0012345", `"0c:42:a1:00:00:01","10-22-33-44-55-66"`, 1) + "," + fmt.Sprintf(entry, 2, "", "SN2", `"0c:42:a1:00:00:02"`, 2) + `]}`
 	var first string
-	for _, c := range [][2]string{{"application/yaml", yaml}, {"text/csv", "\xef\xbb\xbf" + bulkCSV}, {"application/json; charset=utf-8", js}} {
+	for _, c := range [][2]string{
+		{"application/yaml", yaml}, {"application/yaml", "\xef\xbb\xbf" + strings.ReplaceAll(yaml, "\n", "\r\n")},
+		{"text/csv", bulkCSV}, {"text/csv", "\xef\xbb\xbf" + strings.ReplaceAll(bulkCSV, "\n", "\r\n")},
+		{"application/json; charset=utf-8", js}, {"application/json", "\xef\xbb\xbf" + js},
+	} {
 		p := newPool(t)
 		list := read[contract.ServerList](t, p.op("POST", "/v1/servers/bulk", c[1], "Content-Type: "+c[0]), http.StatusCreated)
 		var b strings.Builder
@@ -183,6 +187,15 @@ func TestABadBulkFileIsRefusedWholeAndNamesTheEntry(t *testing.T) {
 		"an address with a password":                {"application/yaml", edit("https://192.0.2.12", "https://u:p@192.0.2.12"), "servers[1].bmc_address", nil},
 		"more GPUs than a server has":               {"application/yaml", edit("accelerators: 8", "accelerators: 9007199254740993"), "servers[0].accelerators", []string{"9007199254740993"}},
 		"a number that is no number":                {"application/yaml", edit("accelerators: 8", "accelerators: eight"), "servers[0].accelerators", nil},
+		"a number with a fraction, by YAML":         {"application/yaml", edit("accelerators: 8", "accelerators: 8.0"), "servers[0].accelerators", []string{"8.0", "plain digits"}},
+		"a number that may be octal":                {"application/yaml", edit("accelerators: 8", "accelerators: 010"), "servers[0].accelerators", []string{"010"}},
+		"a number in base 16":                       {"application/yaml", edit("cpus: 128", "cpus: 0x80"), "servers[0].cpus", []string{"0x80"}},
+		"a number in base 2":                        {"application/yaml", edit("cpus: 128", "cpus: 0b11"), "servers[0].cpus", []string{"0b11"}},
+		"a number with underscores":                 {"application/yaml", edit("cpus: 128", "cpus: 1_28"), "servers[0].cpus", []string{"1_28"}},
+		"no number":                                 {"application/yaml", edit("accelerators: 8", "accelerators: .nan"), "servers[0].accelerators", []string{".nan"}},
+		"an infinite number":                        {"application/yaml", edit("unit: 4", "unit: .inf"), "servers[0].unit", []string{".inf"}},
+		"a serial with zeros before it":             {"application/yaml", edit(`"0012345"`, "0012345"), "servers[0].serial", []string{"0012345", "quotes"}},
+		"a MAC without its colons":                  {"application/yaml", edit(`"0c:42:a1:00:00:02"`, "021000000001"), "servers[1].macs[0]", []string{"021000000001", "quotes"}},
 		"a serial that is read as one":              {"application/yaml", edit(`"0012345"`, "12345"), "servers[0].serial", []string{"text"}},
 		"anchors":                                   {"application/yaml", "x: &a [1]\ny: *a\n", "body", []string{"anchor"}},
 		"a hundred thousand entries in one another": {"application/yaml", "servers: " + strings.Repeat("[", 100_000), "body", []string{"deep"}},
