@@ -606,6 +606,54 @@ func TestAJobThatEndedWhileTheAgentWasDown(t *testing.T) {
 	}
 }
 
+func TestAJobEndsWithItsStatusThoughTheDiskIsFull(t *testing.T) {
+	dir := t.TempDir()
+	if err := syscall.Mount("tmpfs", dir, "tmpfs", 0, "size=1m"); err != nil {
+		t.Skipf("a small disk can't be mounted: %v", err)
+	}
+	t.Cleanup(func() {
+		if err := syscall.Unmount(dir, syscall.MNT_DETACH); err != nil {
+			t.Error(err)
+		}
+	})
+	w := newWorld(t, func(c *agent.Config) { c.StateDir = filepath.Join(dir, "state") })
+	gate := filepath.Join(t.TempDir(), "gate")
+	stop := w.start()
+	wait := "while [ ! -e " + gate + " ]; do sleep 0.02; done; exit "
+	w.run("a", 1, []string{"S0"}, "sh", "-c", wait+"0")
+	w.run("b", 1, []string{"S1"}, "sh", "-c", wait+"130")
+	w.until("both run", func() bool { return len(w.api.Reports("a")) > 0 && len(w.api.Reports("b")) > 0 })
+	fill := filepath.Join(dir, "fill")
+	if err := os.WriteFile(fill, make([]byte, 2<<20), 0o600); !errors.Is(err, syscall.ENOSPC) {
+		t.Fatalf("filling the disk gave %v", err)
+	}
+	if err := os.WriteFile(gate, nil, 0o600); err != nil {
+		t.Fatal(err)
+	}
+	if r := w.end("a"); r.State != schema.TaskDone || deref(r.ExitCode) != 0 {
+		t.Errorf("it ended as %+v", r)
+	}
+	if r := w.end("b"); deref(r.ExitCode) != 130 {
+		t.Errorf("it ended as %+v", r)
+	}
+	// once there is room again the agent goes on, in this life and in the next
+	if err := os.Remove(fill); err != nil {
+		t.Fatal(err)
+	}
+	w.run("c", 2, []string{"S0"}, "true")
+	if r := w.end("c"); r.State != schema.TaskDone {
+		t.Errorf("it ended as %+v", r)
+	}
+	if err := stop(); err != nil {
+		t.Fatal(err)
+	}
+	w.start()
+	w.run("d", 3, []string{"S0"}, "true")
+	if r := w.end("d"); r.State != schema.TaskDone {
+		t.Errorf("it ended as %+v", r)
+	}
+}
+
 func TestAServerThatRestartedLostItsJobs(t *testing.T) {
 	w := newWorld(t, nil)
 	stop := w.start()

@@ -32,10 +32,14 @@ const (
 
 // supervisor is the shell over a job: it writes the job's exit status where a later life of the agent finds it. It
 // outlives every signal that a job may be sent to end; a trap that does something (":") is reset in the job itself,
-// where one that ignores ("") would be inherited. The newline tells a whole status from one that was cut short.
+// where one that ignores ("") would be inherited. The newline tells a whole status from one that was cut short. The status
+// goes over noStatus, in place ("<>" does not cut the file): a job that fills the disk still has one.
 const supervisor = `trap : HUP INT QUIT USR1 USR2 ALRM TERM
 (exec "$@")
-echo $? >"$0/exit"`
+echo $? 1<>"$0/exit"`
+
+// noStatus is what the file of the exit status holds until there is one: the room that a status needs.
+const noStatus = "    "
 
 // runTask is a run task that was looked at, but not begun.
 type runTask struct {
@@ -160,6 +164,9 @@ func (t *tasks) start(r *record, p *runTask) (proc.ID, error) {
 		return proc.ID{}, err
 	}
 	defer out.Close()
+	if err := os.WriteFile(filepath.Join(dir, "exit"), []byte(noStatus), 0o600); err != nil {
+		return proc.ID{}, err
+	}
 	null, err := os.Open(os.DevNull)
 	if err != nil {
 		return proc.ID{}, err
@@ -300,9 +307,10 @@ func (t *tasks) verdict(r *record, ws syscall.WaitStatus, child, killed bool) en
 	t.mu.Unlock()
 	e := end{State: schema.TaskFailed, At: t.now()}
 	b, err := os.ReadFile(filepath.Join(t.cfg.StateDir, r.Dir, "exit"))
-	code, cerr := strconv.Atoi(strings.TrimSuffix(string(b), "\n"))
+	status, _, whole := strings.Cut(string(b), "\n")
+	code, cerr := strconv.Atoi(status)
 	switch {
-	case err == nil && cerr == nil && strings.HasSuffix(string(b), "\n"):
+	case err == nil && cerr == nil && whole:
 		e.ExitCode = &code
 		switch {
 		case code == 0:
@@ -321,8 +329,10 @@ func (t *tasks) verdict(r *record, ws syscall.WaitStatus, child, killed bool) en
 		e.Text = fmt.Sprintf("ended by %s together with the shell over it: killed from outside, or out of memory", e.Signal)
 	case r.Proc.PID == 0:
 		e.Text = "not known to have run: the agent ended as it began this task"
+	case child:
+		e.Text = "left no exit status: its folder was removed, or could not be written"
 	default:
-		e.Text = "ended while the agent was down and left no exit status: it was killed, or its folder is full"
+		e.Text = "ended while the agent was down and left no exit status: it was killed"
 	}
 	if stopped {
 		e.State = schema.TaskCancelled
