@@ -109,6 +109,7 @@ func newPool(t *testing.T, change ...func(*api.Config)) *pool {
 	for _, f := range change {
 		f(&c)
 	}
+	p.store = c.Store
 	var err error
 	if p.server, err = api.New(c); err != nil {
 		t.Fatal(err)

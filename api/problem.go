@@ -12,6 +12,7 @@ import (
 
 	"gpupool/api/contract"
 	"gpupool/schema"
+	"gpupool/schema/store"
 )
 
 var titles = map[schema.ErrorCode]string{
@@ -33,6 +34,11 @@ var titles = map[schema.ErrorCode]string{
 func (s *Server) fail(c *gin.Context, err error) {
 	c.Abort()
 	code := schema.CodeOf(err)
+	if code == schema.CodeInternal {
+		if trouble := store.Trouble(err); trouble != nil {
+			err, code = trouble, trouble.Code
+		}
+	}
 	out := schema.Outcomes[code]
 	p := contract.Problem{Type: "urn:gpupool:problem:" + string(code), Title: titles[code], Status: out.HTTP, Code: code, RequestId: c.Writer.Header().Get("X-Request-Id")}
 	if code == schema.CodeNotFound {
