@@ -5,10 +5,12 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"os"
 	"strings"
 	"time"
 
 	"github.com/spf13/cobra"
+	"golang.org/x/term"
 
 	"gpupool/api/call"
 	"gpupool/api/client"
@@ -157,6 +159,8 @@ func (a *app) jobLogs() *cobra.Command {
 	var goOn bool
 	cmd := &cobra.Command{
 		Use: "logs ID", Short: "Print a job's output", Args: exactly("ID"),
+		Long: `Print a job's output, as it is. On a terminal colours and progress bars show; other controls, which could steer the
+terminal, show as "?".`,
 		RunE: func(cmd *cobra.Command, args []string) error {
 			c, err := a.connect()
 			if err != nil {
@@ -172,9 +176,12 @@ func (a *app) jobLogs() *cobra.Command {
 	return cmd
 }
 
-// logs copies output to w as it is. A stream that breaks is asked for again and what was written already is passed
-// over: output is only ever added to.
+// logs copies output to w as it is, or tamed where that is a terminal. A stream that breaks is asked for again and what
+// was written already is passed over: output is only ever added to.
 func logs(cmd *cobra.Command, c *client.Client, job string, attempt, rank int, goOn bool, w io.Writer) error {
+	if f, ok := w.(*os.File); ok && term.IsTerminal(int(f.Fd())) { // one that is called dumb, too
+		w = &tame{w: w}
+	}
 	var written int64
 	_, err := again(cmd, func() (struct{}, error) {
 		resp, err := c.GetLogs(cmd.Context(), job, &contract.GetLogsParams{Attempt: opt(attempt), Rank: opt(rank), Follow: opt(goOn)}, accept("text/plain"))
