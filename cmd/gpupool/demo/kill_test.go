@@ -101,9 +101,11 @@ func TestTheStoryEndsTheSameWhenTheProcessIsKilledTenTimes(t *testing.T) {
 			n++
 			t.Logf("kill %d", n)
 			up.Kill()
-			if up, err = demo.Start(t.Context(), os.Args[0], dir, port); err != nil {
+			again, err := demo.Start(t.Context(), os.Args[0], dir, port)
+			if err != nil {
 				t.Fatal(err)
 			}
+			up = again
 			continue
 		}
 		if n < kills {
