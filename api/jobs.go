@@ -241,9 +241,6 @@ func (s *Server) change(c *gin.Context, id string, status int, do func(ctx conte
 // CancelJob asks that the job end. Asking again, or of a job that was cancelled, is no error.
 func (s *Server) CancelJob(c *gin.Context, id contract.TheJob) {
 	s.change(c, id, http.StatusAccepted, func(ctx context.Context, j schema.Job) error {
-		if j.State == schema.JobCancelled {
-			return nil
-		}
 		return s.c.Store.RequestStop(ctx, j.ID, 0, schema.AttemptCancelled, me(c).Name, "cancelled by "+me(c).Name)
 	})
 }

@@ -542,7 +542,7 @@ func (s *Store) DispatchAttempt(ctx context.Context, job string, attempt int) er
 }
 
 // RequestStop asks that an attempt end, and says why; the first asker's word stands. attempt 0 means whatever is live.
-// A queued job is ended at once.
+// A queued job is ended at once; one that is cancelled may be cancelled again, which changes nothing.
 func (s *Store) RequestStop(ctx context.Context, job string, attempt int, why schema.AttemptOutcome, by, cause string) error {
 	return s.Write(ctx, func(tx *Tx) error {
 		j, err := tx.job(job)
@@ -553,7 +553,7 @@ func (s *Store) RequestStop(ctx context.Context, job string, attempt int, why sc
 			return schema.Stale(fmt.Sprintf("job %s is at attempt %d, not %d", job, j.Attempt, attempt))
 		}
 		if j.State.Ended() {
-			if attempt == 0 {
+			if attempt == 0 && (j.State != schema.JobCancelled || why != schema.AttemptCancelled) {
 				return schema.Conflict(fmt.Sprintf("job %s is %s already", job, j.State), "there is nothing to stop")
 			}
 			return nil
