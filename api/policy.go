@@ -86,15 +86,38 @@ func (s *Server) GetTenant(c *gin.Context, name contract.TheTenant) {
 	s.done(c, http.StatusOK, t, err)
 }
 
-// UpdateTenant changes the cap of its jobs' priority.
+// UpdateTenant changes what holds for it.
 func (s *Server) UpdateTenant(c *gin.Context, name contract.TheTenant) {
-	var in contract.TenantChange
-	if err := decode(c, &in, false); err != nil {
+	change, err := accountChange(c)
+	if err != nil {
 		s.fail(c, err)
 		return
 	}
-	t, err := s.c.Store.SetTenantPriority(c.Request.Context(), me(c).Name, name, in.MaxPriority)
+	t, err := s.c.Store.SetTenant(c.Request.Context(), me(c).Name, name, change)
 	s.done(c, http.StatusOK, t, err)
+}
+
+// UpdateProject changes what holds for it; a tenant's admin of its own tenant.
+func (s *Server) UpdateProject(c *gin.Context, tenant contract.TheTenant, name contract.TheProject) {
+	change, err := accountChange(c)
+	if err == nil {
+		_, _, err = scope(c, &tenant, &name)
+	}
+	if err != nil {
+		s.fail(c, err)
+		return
+	}
+	p, err := s.c.Store.SetProject(c.Request.Context(), me(c).Name, tenant, name, change)
+	s.done(c, http.StatusOK, p, err)
+}
+
+func accountChange(c *gin.Context) (store.AccountChange, error) {
+	var in contract.AccountChange
+	err := decode(c, &in, false)
+	if err == nil && in == (contract.AccountChange{}) {
+		err = schema.Invalid("body", "{}", "at least one of weight, max_running_jobs and max_priority")
+	}
+	return store.AccountChange{Weight: in.Weight, MaxRunningJobs: in.MaxRunningJobs, MaxPriority: in.MaxPriority}, err
 }
 
 // ListProjects lists by name; a member of one project sees that.

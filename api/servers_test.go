@@ -180,6 +180,10 @@ func TestPolicyIsMadeChangedAndRead(t *testing.T) {
 	if s := read[contract.Spec](t, p.op("POST", "/v1/specs/mi300x.8/actions/retire", ""), http.StatusOK); s.RetiredAt == 0 {
 		t.Error("the spec is not retired")
 	}
+	pr := read[schema.Project](t, p.op("PATCH", "/v1/tenants/acme/projects/main", `{"weight":3,"max_running_jobs":5}`), http.StatusOK)
+	if pr.Weight != 3 || pr.MaxRunningJobs != 5 || pr.MaxPriority != 1000 {
+		t.Fatalf("the project is %+v", pr)
+	}
 	if x := read[contract.Tenant](t, p.op("PATCH", "/v1/tenants/acme", `{"max_priority":7}`), http.StatusOK); x.MaxPriority != 7 {
 		t.Errorf("the tenant is %+v", x)
 	}

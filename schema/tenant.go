@@ -12,17 +12,25 @@ type Spec struct {
 	RetiredAt    Instant `json:"retired_at"` // takes no new jobs from then on; 0 = in use
 }
 
+// Account is what holds for a tenant or a project whatever the model. For a job both hold, its project's and its tenant's.
+type Account struct {
+	Weight         int `json:"weight"`           // in fair share, among tenants or among a tenant's projects: 1 and up
+	MaxRunningJobs int `json:"max_running_jobs"` // jobs that hold accelerators at once; 0 = no limit
+	MaxPriority    int `json:"max_priority"`     // a waiting job's priority is capped to it
+}
+
 // Tenant is who is billed.
 type Tenant struct {
-	Name        string  `gorm:"primaryKey" json:"name"`
-	MaxPriority int     `json:"max_priority"` // a job's priority is capped to it
-	CreatedAt   Instant `gorm:"autoCreateTime:false" json:"created_at"`
+	Name string `gorm:"primaryKey" json:"name"`
+	Account
+	CreatedAt Instant `gorm:"autoCreateTime:false" json:"created_at"`
 }
 
 // Project groups jobs within a tenant.
 type Project struct {
-	Tenant    string  `gorm:"primaryKey" json:"tenant"`
-	Name      string  `gorm:"primaryKey" json:"name"`
+	Tenant string `gorm:"primaryKey" json:"tenant"`
+	Name   string `gorm:"primaryKey" json:"name"`
+	Account
 	CreatedAt Instant `gorm:"autoCreateTime:false" json:"created_at"`
 }
 

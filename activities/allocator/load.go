@@ -151,17 +151,23 @@ func keys(m map[string]bool) []string {
 	return out
 }
 
-// policy reads specs, tenants and quotas: they are few, so all are read.
+// policy reads specs, tenants, projects and quotas: they are few, so all are read.
 func (l *live) policy(ctx context.Context) error {
-	specs, quotas, err := l.db.Policy(ctx)
+	p, err := l.db.Policy(ctx)
 	if err != nil {
 		return err
 	}
-	for _, s := range specs {
+	for _, s := range p.Specs {
 		l.pool.SetSpec(engine.Spec{Name: s.Name, Model: s.Model, Accelerators: s.Accelerators, CPU: int64(s.CPUs), MemoryBytes: s.MemoryBytes, RetiredAt: s.RetiredAt.Time()})
 	}
-	have := make(map[quotaOf]bool, len(quotas))
-	for _, q := range quotas {
+	for _, t := range p.Tenants {
+		l.pool.SetAccount(account(t.Name, "", t.Account))
+	}
+	for _, pr := range p.Projects {
+		l.pool.SetAccount(account(pr.Tenant, pr.Name, pr.Account))
+	}
+	have := make(map[quotaOf]bool, len(p.Quotas))
+	for _, q := range p.Quotas {
 		have[quotaOf{q.Tenant, q.Project, q.Model}] = true
 		l.pool.SetQuota(engine.Quota{Tenant: q.Tenant, Project: q.Project, Model: q.Model, Guaranteed: int64(q.Guaranteed), Limit: int64(q.Limit)})
 	}
@@ -172,6 +178,10 @@ func (l *live) policy(ctx context.Context) error {
 	}
 	l.quotas = have
 	return nil
+}
+
+func account(tenant, project string, a schema.Account) engine.Account {
+	return engine.Account{Tenant: tenant, Project: project, Weight: float64(a.Weight), MaxRunningJobs: a.MaxRunningJobs, MaxPriority: &a.MaxPriority}
 }
 
 // budgetLook is how often budgets are read. What ends in this region is settled at once; what was credited, corrected or
@@ -276,7 +286,7 @@ func server(n store.Node) engine.Server {
 }
 
 func waiting(j schema.Job) engine.Job {
-	e := engine.Job{ID: j.ID, Tenant: j.Tenant, Project: j.Project, Spec: j.Spec, Nodes: j.Nodes, Priority: j.Priority, Seq: j.Seq, Submitted: j.SubmittedAt.Time(), Attempt: j.Attempt + 1,
+	e := engine.Job{ID: j.ID, Tenant: j.Tenant, Project: j.Project, Spec: j.Spec, Nodes: j.Nodes, Priority: j.AskedPriority, Seq: j.Seq, Submitted: j.SubmittedAt.Time(), Attempt: j.Attempt + 1,
 		Preemptible: j.Preemptible, TimeLimit: j.Limit(), Grace: time.Duration(j.Grace) * time.Millisecond, NotBefore: j.NotBefore.Time(), MaxQueue: time.Duration(j.MaxQueue) * time.Millisecond, Same: engine.Level(j.Same), SameRequired: j.SameRequired, Region: j.Region}
 	if j.Held {
 		e.Held = &engine.Hold{By: "user", Why: "asked for", Note: j.HeldBy}

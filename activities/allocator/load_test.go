@@ -204,3 +204,85 @@ func TestAGangIsOfOneCluster(t *testing.T) {
 	p.waits(gang, schema.ReasonNeverFits, nil)
 	p.starts(single)
 }
+
+func number(n int) *int { return &n }
+
+func TestATenantsAndAProjectsLimitsHold(t *testing.T) {
+	t.Parallel()
+	p, ctx := newPoliced(t), t.Context()
+	storetest.Available(t, p.db, 2, h100, 2)
+	_, err := p.db.SetProject(ctx, "test", "blue", "main", store.AccountChange{MaxRunningJobs: number(1)})
+	must(t, err)
+	first, second := p.submit(), p.submit()
+	for range 2 {
+		p.cycle()
+		p.starts(first)
+		var d struct {
+			Level          string
+			Running, Limit int
+		}
+		p.waits(second, schema.ReasonJobLimit, &d)
+		if d.Level != "project blue/main" || d.Running != 1 || d.Limit != 1 {
+			t.Fatalf("the limit of one running job says %+v", d)
+		}
+		p.restart()
+	}
+	_, err = p.db.SetProject(ctx, "test", "blue", "main", store.AccountChange{MaxRunningJobs: number(0)})
+	must(t, err)
+	p.cycle()
+	p.starts(second)
+}
+
+func TestACapThatIsRaisedGivesThePriorityBack(t *testing.T) {
+	t.Parallel()
+	p, ctx := newPoliced(t), t.Context()
+	first := p.submit()
+	p.cycle()
+	p.starts(first)
+	early := p.submit()
+	urgent := p.submitAs(func(n *store.NewJob) { n.Priority = 50 })
+	priority := func(want int) {
+		t.Helper()
+		if j, err := p.db.Job(ctx, urgent); err != nil || j.Priority != want {
+			t.Fatalf("the job's priority is %d (%v), want %d", j.Priority, err, want)
+		}
+	}
+	priority(1) // blue's cap
+	p.cycle()
+	_, err := p.db.SetTenant(ctx, "test", "blue", store.AccountChange{MaxPriority: number(100)})
+	must(t, err)
+	priority(50)
+	_, err = p.db.SetProject(ctx, "test", "blue", "main", store.AccountChange{MaxPriority: number(20)})
+	must(t, err)
+	priority(20)
+	p.cycle()
+	p.finish(first)
+	p.cycle()
+	p.starts(urgent)
+	p.waits(early, schema.ReasonCapacity, nil)
+	priority(20)
+}
+
+// Two tenants wait with as many jobs: the one of weight 2 has two when the other has one.
+func TestWeightsDivideWhatIsFree(t *testing.T) {
+	t.Parallel()
+	p, ctx := newPoliced(t), t.Context()
+	for n := 2; n <= 3; n++ {
+		storetest.Available(t, p.db, n, h100, 2)
+	}
+	_, err := p.db.CreateTenant(ctx, "test", "green", 1)
+	must(t, err)
+	_, err = p.db.CreateProject(ctx, "test", "green", "main")
+	must(t, err)
+	_, err = p.db.SetTenant(ctx, "test", "green", store.AccountChange{Weight: number(2)})
+	must(t, err)
+	var blue, green []string
+	for range 3 {
+		blue = append(blue, p.submit())
+		green = append(green, p.submitAs(func(n *store.NewJob) { n.Tenant = "green" }))
+	}
+	p.cycle()
+	for _, job := range []string{blue[0], green[0], green[1]} {
+		p.starts(job)
+	}
+}

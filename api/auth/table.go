@@ -106,6 +106,7 @@ var Table = []Rule{
 	{"PATCH", "/v1/tenants/:tenant", Operator},
 	{"GET", "/v1/tenants/:tenant/projects", Operator | Viewer | tenants},
 	{"POST", "/v1/tenants/:tenant/projects", Operator | TenantAdmin},
+	{"PATCH", "/v1/tenants/:tenant/projects/:project", Operator | TenantAdmin},
 	{"GET", "/v1/quotas", Operator | Viewer | tenants},
 	{"PUT", "/v1/quotas", Operator},
 	{"DELETE", "/v1/quotas", Operator},

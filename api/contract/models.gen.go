@@ -20,6 +20,18 @@ type AcceleratorList struct {
 	Next  string        `json:"next,omitempty"`
 }
 
+// AccountChange What is absent stays as it is
+type AccountChange struct {
+	// MaxPriority A waiting job's priority is capped to it; what runs keeps its own
+	MaxPriority *int `json:"max_priority,omitempty"`
+
+	// MaxRunningJobs Jobs that hold accelerators at once; 0 = no limit
+	MaxRunningJobs *int `json:"max_running_jobs,omitempty"`
+
+	// Weight In fair share: among tenants, or among a tenant's projects
+	Weight *int `json:"weight,omitempty"`
+}
+
 // Allocation defines model for Allocation.
 type Allocation struct {
 	Accelerator string `json:"accelerator"`
@@ -902,11 +914,6 @@ type StepRun = schema.StepRun
 // Tenant defines model for Tenant.
 type Tenant = schema.Tenant
 
-// TenantChange defines model for TenantChange.
-type TenantChange struct {
-	MaxPriority int `json:"max_priority"`
-}
-
 // TenantList defines model for TenantList.
 type TenantList struct {
 	Items []Tenant `json:"items"`
@@ -1038,6 +1045,9 @@ type TheBMCAct = string
 
 // TheJob defines model for TheJob.
 type TheJob = string
+
+// TheProject defines model for TheProject.
+type TheProject = string
 
 // TheRepair defines model for TheRepair.
 type TheRepair = string
@@ -1422,10 +1432,13 @@ type CreateSpecJSONRequestBody = NewSpec
 type CreateTenantJSONRequestBody = NewTenant
 
 // UpdateTenantJSONRequestBody defines body for UpdateTenant for application/json ContentType.
-type UpdateTenantJSONRequestBody = TenantChange
+type UpdateTenantJSONRequestBody = AccountChange
 
 // CreateProjectJSONRequestBody defines body for CreateProject for application/json ContentType.
 type CreateProjectJSONRequestBody = NewProject
+
+// UpdateProjectJSONRequestBody defines body for UpdateProject for application/json ContentType.
+type UpdateProjectJSONRequestBody = AccountChange
 
 // CreateTokenJSONRequestBody defines body for CreateToken for application/json ContentType.
 type CreateTokenJSONRequestBody = NewToken

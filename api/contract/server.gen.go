@@ -205,6 +205,9 @@ type ServerInterface interface {
 	// CreateProject Create a project
 	// (POST /v1/tenants/{tenant}/projects)
 	CreateProject(c *gin.Context, tenant TheTenant)
+	// UpdateProject Change a project
+	// (PATCH /v1/tenants/{tenant}/projects/{project})
+	UpdateProject(c *gin.Context, tenant TheTenant, project TheProject)
 	// ListTokens Tokens, without their secrets
 	// (GET /v1/tokens)
 	ListTokens(c *gin.Context)
@@ -2166,6 +2169,40 @@ func (siw *ServerInterfaceWrapper) CreateProject(c *gin.Context) {
 	siw.Handler.CreateProject(c, tenant)
 }
 
+// UpdateProject operation middleware
+func (siw *ServerInterfaceWrapper) UpdateProject(c *gin.Context) {
+
+	var err error
+	_ = err
+
+	// ------------- Path parameter "tenant" -------------
+	var tenant TheTenant
+
+	err = runtime.BindStyledParameterWithOptions("simple", "tenant", c.Param("tenant"), &tenant, runtime.BindStyledParameterOptions{ParamLocation: runtime.ParamLocationPath, Explode: false, Required: true, Type: "string", Format: "", ValueIsUnescaped: true})
+	if err != nil {
+		siw.ErrorHandler(c, fmt.Errorf("Invalid format for parameter tenant: %w", err), http.StatusBadRequest)
+		return
+	}
+
+	// ------------- Path parameter "project" -------------
+	var project TheProject
+
+	err = runtime.BindStyledParameterWithOptions("simple", "project", c.Param("project"), &project, runtime.BindStyledParameterOptions{ParamLocation: runtime.ParamLocationPath, Explode: false, Required: true, Type: "string", Format: "", ValueIsUnescaped: true})
+	if err != nil {
+		siw.ErrorHandler(c, fmt.Errorf("Invalid format for parameter project: %w", err), http.StatusBadRequest)
+		return
+	}
+
+	for _, middleware := range siw.HandlerMiddlewares {
+		middleware(c)
+		if c.IsAborted() {
+			return
+		}
+	}
+
+	siw.Handler.UpdateProject(c, tenant, project)
+}
+
 // ListTokens operation middleware
 func (siw *ServerInterfaceWrapper) ListTokens(c *gin.Context) {
 
@@ -2627,6 +2664,7 @@ func RegisterHandlersWithOptions(router gin.IRouter, si ServerInterface, options
 	router.PATCH(options.BaseURL+"/v1/tenants/:tenant", wrapper.UpdateTenant)
 	router.GET(options.BaseURL+"/v1/tenants/:tenant/projects", wrapper.ListProjects)
 	router.POST(options.BaseURL+"/v1/tenants/:tenant/projects", wrapper.CreateProject)
+	router.PATCH(options.BaseURL+"/v1/tenants/:tenant/projects/:project", wrapper.UpdateProject)
 	router.DELETE(options.BaseURL+"/v1/quotas", wrapper.DeleteQuota)
 	router.GET(options.BaseURL+"/v1/quotas", wrapper.ListQuotas)
 	router.PUT(options.BaseURL+"/v1/quotas", wrapper.SetQuota)

@@ -458,6 +458,13 @@ func (s *Store) SettleAttempt(ctx context.Context, job string, attempt int, unco
 				return err
 			}
 			j.Reason = string(reason)
+			most, err := tx.priorityCap(j.Tenant, j.Project) // it may be another than when it started
+			if err != nil {
+				return err
+			}
+			if _, err := tx.exec("UPDATE jobs SET priority = ? WHERE id = ?", min(j.AskedPriority, most), j.ID); err != nil {
+				return err
+			}
 		}
 		out = Settle{a.Outcome, to}
 		return tx.setJobState(&j, to, cause)

@@ -166,7 +166,7 @@ func (s *Store) ClusterWork(ctx context.Context, cluster string) ([]ClusterWork,
 	if err != nil {
 		return nil, err
 	}
-	specs, _, err := s.Policy(ctx)
+	specs, err := s.Specs(ctx)
 	for i := range out {
 		for _, p := range specs {
 			if p.Name == out[i].Request.Spec {

@@ -172,6 +172,10 @@ func (s *Store) SubmitJob(ctx context.Context, by, idempotencyKey, bodyHash stri
 		if spec.RetiredAt != 0 && spec.RetiredAt <= tx.now {
 			return &schema.Error{Code: schema.CodeInvalid, Field: "spec", Message: fmt.Sprintf("%q is retired since %s", in.Spec, spec.RetiredAt), Hint: "list the specs and choose another"}
 		}
+		most, err := tx.priorityCap(in.Tenant, in.Project)
+		if err != nil {
+			return err
+		}
 		region, err := tx.region(in.Region)
 		if err != nil {
 			return err
@@ -186,7 +190,7 @@ func (s *Store) SubmitJob(ctx context.Context, by, idempotencyKey, bodyHash stri
 		}
 		reason, _ := json.Marshal(schema.ReasonDoc{Code: schema.ReasonNotEvaluated, Class: "in progress", Since: tx.now, EvaluatedAt: tx.now, ClearsWhen: "the allocator's next cycle has seen the job"})
 		job = schema.Job{ID: id, Seq: seq, Tenant: in.Tenant, Project: in.Project, Name: in.Name, Spec: spec.Name, Model: spec.Model, Nodes: in.Nodes, PerNode: spec.Accelerators,
-			Priority: min(in.Priority, tenant.MaxPriority), Preemptible: in.Preemptible, Same: in.Same, SameRequired: in.SameRequired, Region: region, Command: string(command), Env: string(env), WorkDir: in.WorkDir,
+			Priority: min(in.Priority, most), AskedPriority: in.Priority, Preemptible: in.Preemptible, Same: in.Same, SameRequired: in.SameRequired, Region: region, Command: string(command), Env: string(env), WorkDir: in.WorkDir,
 			TimeLimit: in.TimeLimit.Milliseconds(), MaxQueue: in.MaxQueue.Milliseconds(), Grace: in.Grace.Milliseconds(), NotBefore: in.NotBefore, Held: in.Held, HeldBy: heldBy, RequeueLimit: *in.RequeueLimit,
 			State: schema.JobQueued, Reason: string(reason), SubmittedBy: by, SubmittedAt: tx.now}
 		created = true

@@ -139,14 +139,27 @@ func (s *Store) LiveAttempts(ctx context.Context, region string) ([]LiveAttempt,
 	return out, err
 }
 
-// Policy is what the allocator is to keep to: every spec and every quota.
-func (s *Store) Policy(ctx context.Context) ([]schema.Spec, []schema.Quota, error) {
-	var specs []schema.Spec
-	var quotas []schema.Quota
-	if err := s.read(ctx).Order("name").Find(&specs).Error; err != nil {
-		return nil, nil, err
+// Policy is what the allocator is to keep to, all of it.
+type Policy struct {
+	Specs    []schema.Spec
+	Tenants  []schema.Tenant
+	Projects []schema.Project
+	Quotas   []schema.Quota
+}
+
+// Policy reads it.
+func (s *Store) Policy(ctx context.Context) (p Policy, err error) {
+	if p.Specs, err = s.Specs(ctx); err != nil {
+		return p, err
 	}
-	return specs, quotas, s.read(ctx).Order("tenant, project, model").Find(&quotas).Error
+	if p.Tenants, err = s.Tenants(ctx); err != nil {
+		return p, err
+	}
+	if p.Projects, err = s.Projects(ctx, ""); err != nil {
+		return p, err
+	}
+	p.Quotas, err = s.Quotas(ctx, "")
+	return p, err
 }
 
 // LiveAttempt is what a job holds now; nil where it holds nothing.

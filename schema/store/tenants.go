@@ -10,7 +10,35 @@ import (
 // MaxQuota bounds guaranteed and limit: more accelerators than any pool has.
 const MaxQuota = 1_000_000
 
-// CreateTenant makes a tenant. maxPriority caps its jobs' priority, 0 to MaxPriority.
+// MaxWeight is the largest weight in fair share.
+const MaxWeight = 1_000_000
+
+// AccountChange changes what holds for a tenant or project; nil fields stay.
+type AccountChange struct{ Weight, MaxRunningJobs, MaxPriority *int }
+
+func (c AccountChange) apply(a *schema.Account) error {
+	if w := c.Weight; w != nil {
+		if *w < 1 || *w > MaxWeight {
+			return schema.Invalid("weight", *w, fmt.Sprintf("1 to %d", MaxWeight))
+		}
+		a.Weight = *w
+	}
+	if n := c.MaxRunningJobs; n != nil {
+		if *n < 0 || *n > MaxQuota {
+			return schema.Invalid("max_running_jobs", *n, fmt.Sprintf("1 to %d, or 0 for no limit", MaxQuota))
+		}
+		a.MaxRunningJobs = *n
+	}
+	if p := c.MaxPriority; p != nil {
+		if err := checkPriority("max_priority", *p); err != nil {
+			return err
+		}
+		a.MaxPriority = *p
+	}
+	return nil
+}
+
+// CreateTenant makes a tenant of weight 1. maxPriority caps its jobs' priority, 0 to MaxPriority.
 func (s *Store) CreateTenant(ctx context.Context, by, name string, maxPriority int) (schema.Tenant, error) {
 	if !NamePattern.MatchString(name) {
 		return schema.Tenant{}, schema.Invalid("name", name, nameRight)
@@ -20,7 +48,7 @@ func (s *Store) CreateTenant(ctx context.Context, by, name string, maxPriority i
 	}
 	var t schema.Tenant
 	err := s.Write(ctx, func(tx *Tx) error {
-		t = schema.Tenant{Name: name, MaxPriority: maxPriority, CreatedAt: tx.now}
+		t = schema.Tenant{Name: name, Account: schema.Account{Weight: 1, MaxPriority: maxPriority}, CreatedAt: tx.now}
 		n, err := tx.exec("INSERT INTO tenants (name, max_priority, created_at) VALUES (?, ?, ?) ON CONFLICT DO NOTHING", t.Name, t.MaxPriority, t.CreatedAt)
 		if err == nil && n == 0 {
 			return schema.Conflict(fmt.Sprintf("there is a tenant %q already", name), "list the tenants")
@@ -31,21 +59,73 @@ func (s *Store) CreateTenant(ctx context.Context, by, name string, maxPriority i
 	return t, err
 }
 
-// SetTenantPriority changes the cap of the tenant's jobs' priority; jobs that wait keep theirs.
-func (s *Store) SetTenantPriority(ctx context.Context, by, name string, maxPriority int) (schema.Tenant, error) {
-	if err := checkPriority("max_priority", maxPriority); err != nil {
-		return schema.Tenant{}, err
-	}
+// SetTenant changes what holds for a tenant. A cap of priorities holds for the jobs that wait already.
+func (s *Store) SetTenant(ctx context.Context, by, name string, change AccountChange) (schema.Tenant, error) {
 	var t schema.Tenant
 	err := s.Write(ctx, func(tx *Tx) error {
 		if err := one(tx.lock(&t, "name = ?", name), "tenant", name); err != nil {
 			return err
 		}
-		t.MaxPriority = maxPriority
+		if err := change.apply(&t.Account); err != nil {
+			return err
+		}
 		tx.policyChanged(name, name, by, "tenant changed", t)
-		return tx.db.Save(&t).Error
+		if err := tx.db.Save(&t).Error; err != nil {
+			return err
+		}
+		var projects []string
+		if err := tx.db.Raw("SELECT name FROM projects WHERE tenant = ? ORDER BY name", name).Scan(&projects).Error; err != nil {
+			return err
+		}
+		for _, p := range projects {
+			if err := tx.recap(name, p); err != nil {
+				return err
+			}
+		}
+		return nil
 	})
 	return t, err
+}
+
+// SetProject changes what holds for a project, as SetTenant does for a tenant.
+func (s *Store) SetProject(ctx context.Context, by, tenant, name string, change AccountChange) (schema.Project, error) {
+	var p schema.Project
+	err := s.Write(ctx, func(tx *Tx) error {
+		if err := one(tx.lock(&p, "tenant = ? AND name = ?", tenant, name), "project of tenant "+tenant, name); err != nil {
+			return err
+		}
+		if err := change.apply(&p.Account); err != nil {
+			return err
+		}
+		tx.policyChanged(tenant, tenant, by, "project changed", p)
+		if err := tx.db.Save(&p).Error; err != nil {
+			return err
+		}
+		return tx.recap(tenant, name)
+	})
+	return p, err
+}
+
+// priorityCap is the highest priority that jobs of a project may wait with.
+func (tx *Tx) priorityCap(tenant, project string) (int, error) {
+	var caps []int
+	err := tx.db.Raw("SELECT max_priority FROM tenants WHERE name = ? UNION SELECT max_priority FROM projects WHERE tenant = ? AND name = ? ORDER BY 1", tenant, tenant, project).Scan(&caps).Error
+	if err != nil || len(caps) == 0 {
+		return 0, err
+	}
+	return caps[0], nil
+}
+
+// recap gives a project's waiting jobs the priority that the caps allow of what each asked for.
+func (tx *Tx) recap(tenant, project string) error {
+	most, err := tx.priorityCap(tenant, project)
+	if err != nil {
+		return err
+	}
+	const capped = "CASE WHEN asked_priority < ? THEN asked_priority ELSE ? END"
+	_, err = tx.exec("UPDATE jobs SET priority = "+capped+", version = version + 1 WHERE tenant = ? AND project = ? AND state = ? AND ended_at = 0 AND priority <> "+capped,
+		most, most, tenant, project, schema.JobQueued, most, most)
+	return err
 }
 
 func checkPriority(field string, p int) error {
@@ -77,7 +157,7 @@ func (s *Store) CreateProject(ctx context.Context, by, tenant, name string) (sch
 		if err := tx.hasProject(tenant, ""); err != nil {
 			return err
 		}
-		p = schema.Project{Tenant: tenant, Name: name, CreatedAt: tx.now}
+		p = schema.Project{Tenant: tenant, Name: name, Account: schema.Account{Weight: 1, MaxPriority: MaxPriority}, CreatedAt: tx.now}
 		n, err := tx.exec("INSERT INTO projects (tenant, name, created_at) VALUES (?, ?, ?) ON CONFLICT DO NOTHING", p.Tenant, p.Name, p.CreatedAt)
 		if err == nil && n == 0 {
 			return schema.Conflict(fmt.Sprintf("tenant %s has a project %q already", tenant, name), "list its projects")

@@ -66,15 +66,16 @@ func (a *app) spec() *cobra.Command {
 
 func (a *app) tenant() *cobra.Command {
 	var priority int
+	var change accountFlags
 	list := &cobra.Command{
 		Use: "list", Aliases: []string{"ls"}, Short: "List tenants", Args: exactly(),
 		RunE: func(cmd *cobra.Command, _ []string) error {
 			return show(a, cmd, func(c *client.Client) (contract.TenantList, error) {
 				return call.Do[contract.TenantList](c.ListTenants(cmd.Context()))
 			}, func(l contract.TenantList) {
-				t := newTable("NAME", "MAX PRIORITY", "CREATED")
+				t := newTable("NAME", "WEIGHT", "MAX RUNNING", "MAX PRIORITY", "CREATED")
 				for _, x := range l.Items {
-					t.row(x.Name, strconv.Itoa(x.MaxPriority), words.Clock(x.CreatedAt, nowInstant()))
+					t.row(x.Name, strconv.Itoa(x.Weight), count(x.MaxRunningJobs), strconv.Itoa(x.MaxPriority), words.Clock(x.CreatedAt, nowInstant()))
 				}
 				t.write(cmd.OutOrStdout(), "No tenants. Make one: gpupool tenant create NAME")
 			})
@@ -89,28 +90,66 @@ func (a *app) tenant() *cobra.Command {
 		},
 	}
 	set := &cobra.Command{
-		Use: "set NAME --max-priority N", Short: "Change a tenant", Args: exactly("NAME"),
+		Use: "set NAME", Short: "Change a tenant's weight and limits", Args: exactly("NAME"),
 		RunE: func(cmd *cobra.Command, args []string) error {
+			in, err := change.of(cmd)
+			if err != nil {
+				return err
+			}
 			return act(a, cmd, func(c *client.Client) (schema.Tenant, error) {
-				return call.Do[schema.Tenant](c.UpdateTenant(cmd.Context(), args[0], contract.TenantChange{MaxPriority: priority}))
-			}, func(t schema.Tenant) string {
-				return fmt.Sprintf("Jobs of tenant %s have priority %d at most.", t.Name, t.MaxPriority)
-			})
+				return call.Do[schema.Tenant](c.UpdateTenant(cmd.Context(), args[0], in))
+			}, func(t schema.Tenant) string { return "Tenant " + t.Name + ": " + accountWords(t.Account) })
 		},
 	}
 	create.Flags().IntVar(&priority, "max-priority", 0, "its jobs' priority is capped to this")
-	set.Flags().IntVar(&priority, "max-priority", 0, "its jobs' priority is capped to this")
+	change.flags(set)
 	return group("tenant", "Tenants: who is billed", list, create, set)
 }
 
+// accountFlags are what holds for a tenant or project whatever the model.
+type accountFlags struct{ weight, running, priority int }
+
+func (f *accountFlags) flags(cmd *cobra.Command) {
+	cmd.Flags().IntVar(&f.weight, "weight", 1, "in fair share: one of weight 2 gets twice as much as one of 1")
+	cmd.Flags().IntVar(&f.running, "max-running-jobs", 0, "jobs that hold accelerators at once; 0 = no limit")
+	cmd.Flags().IntVar(&f.priority, "max-priority", 0, "its jobs' priority is capped to this")
+}
+
+// of is the change that the flags ask for: those not given stay.
+func (f *accountFlags) of(cmd *cobra.Command) (contract.AccountChange, error) {
+	var out contract.AccountChange
+	for _, x := range []struct {
+		flag string
+		from *int
+		to   **int
+	}{{"weight", &f.weight, &out.Weight}, {"max-running-jobs", &f.running, &out.MaxRunningJobs}, {"max-priority", &f.priority, &out.MaxPriority}} {
+		if cmd.Flags().Changed(x.flag) {
+			*x.to = x.from
+		}
+	}
+	if out == (contract.AccountChange{}) {
+		return out, usageError{fmt.Errorf("needs one of --weight, --max-running-jobs and --max-priority")}
+	}
+	return out, nil
+}
+
+func accountWords(a schema.Account) string {
+	running := "any number of its jobs run"
+	if a.MaxRunningJobs > 0 {
+		running = fmt.Sprintf("at most %d of its jobs run", a.MaxRunningJobs)
+	}
+	return fmt.Sprintf("weight %d, %s at once, with priority %d at most.", a.Weight, running, a.MaxPriority)
+}
+
 func (a *app) project() *cobra.Command {
+	var change accountFlags
 	list := &cobra.Command{
 		Use: "list [TENANT]", Aliases: []string{"ls"}, Short: "List projects, of one tenant or of all you see", Args: cobra.MaximumNArgs(1),
 		RunE: func(cmd *cobra.Command, args []string) error {
 			return show(a, cmd, func(c *client.Client) (contract.ProjectList, error) { return listProjects(cmd.Context(), c, args) }, func(l contract.ProjectList) {
-				t := newTable("TENANT", "NAME", "CREATED")
+				t := newTable("TENANT", "NAME", "WEIGHT", "MAX RUNNING", "MAX PRIORITY", "CREATED")
 				for _, x := range l.Items {
-					t.row(x.Tenant, x.Name, words.Clock(x.CreatedAt, nowInstant()))
+					t.row(x.Tenant, x.Name, strconv.Itoa(x.Weight), count(x.MaxRunningJobs), strconv.Itoa(x.MaxPriority), words.Clock(x.CreatedAt, nowInstant()))
 				}
 				t.write(cmd.OutOrStdout(), "No projects.")
 			})
@@ -124,7 +163,20 @@ func (a *app) project() *cobra.Command {
 			}, func(p schema.Project) string { return "Project " + p.Tenant + "/" + p.Name + " is made." })
 		},
 	}
-	return group("project", "Projects: a tenant's jobs, grouped", list, create)
+	set := &cobra.Command{
+		Use: "set TENANT NAME", Short: "Change a project's weight and limits", Args: exactly("TENANT", "NAME"),
+		RunE: func(cmd *cobra.Command, args []string) error {
+			in, err := change.of(cmd)
+			if err != nil {
+				return err
+			}
+			return act(a, cmd, func(c *client.Client) (schema.Project, error) {
+				return call.Do[schema.Project](c.UpdateProject(cmd.Context(), args[0], args[1], in))
+			}, func(p schema.Project) string { return "Project " + p.Tenant + "/" + p.Name + ": " + accountWords(p.Account) })
+		},
+	}
+	change.flags(set)
+	return group("project", "Projects: a tenant's jobs, grouped", list, create, set)
 }
 
 // listProjects are those of the named tenants, or of every tenant that the caller sees.
