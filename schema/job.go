@@ -93,6 +93,7 @@ type Attempt struct {
 	RunningAt   Instant        `json:"running_at"`
 	StoppingAt  Instant        `json:"stopping_at"`
 	StopWhy     AttemptOutcome `json:"stop_why,omitempty"` // why it was asked to stop; the first asker wins
+	StopFor     string         `json:"-"`                  // the job that it was preempted for: the allocator's memory
 	ReleasedAt  Instant        `json:"released_at"`
 }
 

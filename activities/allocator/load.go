@@ -55,6 +55,13 @@ func load(ctx context.Context, db *store.Store, region, holder string, policy en
 	if err := l.setServers(ctx, ids); err != nil {
 		return nil, err
 	}
+	past, err := db.PastUsage(ctx, region, db.Now().Add(-pastUsage))
+	if err != nil {
+		return nil, err
+	}
+	for _, u := range past {
+		l.pool.SetPastUsage(u.Tenant, u.Project, u.Model, acceleratorTime(u.Milliseconds), min(u.At, db.Now()).Time())
+	}
 	held, err := db.LiveAttempts(ctx, region)
 	if err != nil {
 		return nil, err
@@ -73,6 +80,9 @@ func load(ctx context.Context, db *store.Store, region, holder string, policy en
 	return l, nil
 }
 
+// pastUsage is how far back fair share remembers at load: by the default half-life what was before weighs less than 1/7000.
+const pastUsage = 90 * 24 * time.Hour
+
 // catchUp applies what has happened since: it reads again whatever an event names, in bulk.
 func (l *live) catchUp(ctx context.Context) (changed bool, err error) {
 	for {
@@ -89,7 +99,18 @@ func (l *live) catchUp(ctx context.Context) (changed bool, err error) {
 				servers[e.Server] = true
 			case schema.EventPolicyChanged:
 				policy = true
-			case schema.EventJobSubmitted, schema.EventJobState, schema.EventJobHeld, schema.EventJobUnheld:
+			case schema.EventJobState:
+				jobs[e.Job] = true
+				var d struct {
+					To schema.JobState `json:"to"`
+				}
+				if err := json.Unmarshal(e.Data, &d); err != nil {
+					return changed, fmt.Errorf("event %d: %w", e.Seq, err)
+				}
+				if d.To.Ended() {
+					l.pool.Ended(e.Job, string(d.To))
+				}
+			case schema.EventJobSubmitted, schema.EventJobHeld, schema.EventJobUnheld:
 				jobs[e.Job] = true
 			case schema.EventJobLimit:
 				jobs[e.Job] = true
@@ -298,6 +319,7 @@ func allocation(h store.LiveAttempt) engine.Allocation {
 	a := engine.Allocation{Job: h.Job.ID, Attempt: h.Attempt.Attempt, Tenant: h.Job.Tenant, Project: h.Job.Project, Spec: h.Job.Spec, Priority: h.Job.Priority, Preemptible: h.Job.Preemptible,
 		Started: h.Attempt.AllocatedAt.Time(), TimeLimit: h.Job.Limit(), Grace: time.Duration(h.Job.Grace) * time.Millisecond}
 	if h.Attempt.StopWhy == schema.AttemptPreempted {
+		a.For = h.Attempt.StopFor
 		a.GraceUntil = h.Attempt.StoppingAt.Add(time.Duration(h.Job.Grace) * time.Millisecond).Time()
 	}
 	for _, p := range h.Places {

@@ -286,3 +286,55 @@ func TestWeightsDivideWhatIsFree(t *testing.T) {
 		p.starts(job)
 	}
 }
+
+// What a tenant has used counts after a restart too: who has used less goes first.
+func TestPastUsageIsRememberedOverARestart(t *testing.T) {
+	t.Parallel()
+	p, ctx := newPoliced(t), t.Context()
+	_, err := p.db.CreateTenant(ctx, "test", "green", 1)
+	must(t, err)
+	_, err = p.db.CreateProject(ctx, "test", "green", "main")
+	must(t, err)
+	used := p.submit()
+	p.cycle()
+	p.finish(used)
+	p.restart()
+	blue := p.submit()
+	green := p.submitAs(func(n *store.NewJob) { n.Tenant = "green" })
+	p.cycle()
+	p.starts(green)
+	p.waits(blue, schema.ReasonCapacity, nil)
+}
+
+// A restart in the middle of a preemption: what is freed is the claimant's, and nobody else is told to end for it.
+func TestAClaimSurvivesARestart(t *testing.T) {
+	t.Parallel()
+	p, ctx := newPoliced(t), t.Context()
+	storetest.Available(t, p.db, 2, h100, 2)
+	_, err := p.db.SetTenant(ctx, "test", "blue", store.AccountChange{MaxPriority: number(100)})
+	must(t, err)
+	preemptible := func(n *store.NewJob) { n.Preemptible = true }
+	running := []string{p.submitAs(preemptible), p.submitAs(preemptible)}
+	p.cycle()
+	urgent := p.submitAs(func(n *store.NewJob) { n.Priority = 100 })
+	p.cycle()
+	for range 2 {
+		var d struct {
+			Victims struct{ Count int }
+		}
+		p.waits(urgent, schema.ReasonPreempting, &d)
+		stopping := 0
+		for _, id := range running {
+			if j, err := p.db.Job(ctx, id); err != nil {
+				t.Fatal(err)
+			} else if j.State == schema.JobStopping {
+				stopping++
+			}
+		}
+		if d.Victims.Count != 1 || stopping != 1 {
+			t.Fatalf("%d victims are told of, %d jobs are stopping; want one", d.Victims.Count, stopping)
+		}
+		p.restart()
+		p.cycle()
+	}
+}

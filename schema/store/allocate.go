@@ -112,6 +112,10 @@ func (s *Store) CommitCycle(ctx context.Context, region string, epoch int64, c C
 			if err := tx.requestStop(&j, schema.AttemptPreempted, "allocator", v.Cause); err != nil {
 				return err
 			}
+			// Where it was asked to stop before, for another reason, that stands.
+			if _, err := tx.exec("UPDATE attempts SET stop_for = ? WHERE job = ? AND attempt = ? AND stop_why = ? AND stop_for = ''", v.For, v.Job, v.Attempt, schema.AttemptPreempted); err != nil {
+				return err
+			}
 		}
 		for _, e := range c.Expired {
 			j, err := tx.job(e.Job)

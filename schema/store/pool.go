@@ -2,6 +2,7 @@ package store
 
 import (
 	"context"
+	"time"
 
 	"gorm.io/gorm"
 
@@ -160,6 +161,23 @@ func (s *Store) Policy(ctx context.Context) (p Policy, err error) {
 	}
 	p.Quotas, err = s.Quotas(ctx, "")
 	return p, err
+}
+
+// Used is the accelerator time of a project's jobs in an hour.
+type Used struct {
+	Tenant, Project, Model string
+	At                     schema.Instant // the middle of the hour
+	Milliseconds           int64
+}
+
+// PastUsage is what ended attempts have used in a region since a moment, by hours in their order.
+func (s *Store) PastUsage(ctx context.Context, region string, since schema.Instant) ([]Used, error) {
+	if err := s.CatchUpUsage(ctx); err != nil {
+		return nil, err
+	}
+	var out []Used
+	return out, s.read(ctx).Raw(`SELECT tenant, project, model, hour + ? AS at, CAST(sum(launch_ms + run_ms + drain_ms) AS BIGINT) AS milliseconds FROM usage_hours
+		WHERE region = ? AND hour >= ? GROUP BY tenant, project, model, hour ORDER BY hour, tenant, project, model`, (30 * time.Minute).Milliseconds(), region, since).Scan(&out).Error
 }
 
 // LiveAttempt is what a job holds now; nil where it holds nothing.

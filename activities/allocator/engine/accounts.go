@@ -215,8 +215,8 @@ func (s *State) claim(j *job, model string, sign int64) {
 	}
 }
 
-// SetPastUsage tells fair share what a tenant's project used before this State began: accelerator-time of a model,
-// already decayed to the moment at.
+// SetPastUsage tells fair share what a tenant's project used before this State began: accelerator-time of a model
+// around a moment, beside what was told before.
 func (s *State) SetPastUsage(tenant, project, model string, used time.Duration, when time.Time) {
 	for _, a := range s.chain(tenant, project) {
 		a.of(model).past.charge(ns(when), used.Seconds()*float64(whole), s.cfg.HalfLife)
@@ -247,17 +247,22 @@ func (d *decayed) worth(now int64, halfLife time.Duration) float64 {
 	return d.value*keep + d.rate*(1-keep)*h/math.Ln2
 }
 
-// turn changes the rate by delta from now on.
-func (d *decayed) turn(now int64, delta float64, halfLife time.Duration) {
-	d.value = d.worth(now, halfLife)
-	d.at = max(d.at, now)
+// turn changes the rate by delta from a moment on. What is told late counts as if it had been told in time.
+func (d *decayed) turn(when int64, delta float64, halfLife time.Duration) {
+	d.charge(when, 0, halfLife)
+	if when < d.at {
+		d.value += (&decayed{rate: delta, at: when}).worth(d.at, halfLife)
+	}
 	d.rate += delta
 }
 
 // charge adds usage at a moment.
-func (d *decayed) charge(now int64, amount float64, halfLife time.Duration) {
-	d.turn(now, 0, halfLife)
-	d.value += amount
+func (d *decayed) charge(when int64, amount float64, halfLife time.Duration) {
+	if when < d.at {
+		d.value += (&decayed{value: amount, at: when}).worth(d.at, halfLife)
+		return
+	}
+	d.value, d.at = d.worth(when, halfLife)+amount, when
 }
 
 // merge adds another usage to this one.
