@@ -1,6 +1,7 @@
 package api
 
 import (
+	"cmp"
 	"net/http"
 	"slices"
 
@@ -185,6 +186,34 @@ func (s *Server) SetQuota(c *gin.Context) {
 // DeleteQuota removes one.
 func (s *Server) DeleteQuota(c *gin.Context, p contract.DeleteQuotaParams) {
 	if err := s.c.Store.DeleteQuota(c.Request.Context(), me(c).Name, p.Tenant, val(p.Project), p.Model); err != nil {
+		s.fail(c, err)
+		return
+	}
+	c.Status(http.StatusNoContent)
+}
+
+// ListWindows lists those that have not passed; a tenant's caller sees maintenance and its own reservations.
+func (s *Server) ListWindows(c *gin.Context) {
+	list, err := s.c.Store.Windows(c.Request.Context())
+	id := me(c)
+	list = slices.DeleteFunc(list, func(w schema.Window) bool { return w.Tenant != "" && !id.Sees(w.Tenant, cmp.Or(w.Project, id.Project)) })
+	s.done(c, http.StatusOK, contract.WindowList{Items: some(list)}, err)
+}
+
+// CreateWindow makes one.
+func (s *Server) CreateWindow(c *gin.Context) {
+	var in contract.NewWindow
+	if err := decode(c, &in, false); err != nil {
+		s.fail(c, err)
+		return
+	}
+	w, err := s.c.Store.CreateWindow(c.Request.Context(), me(c).Name, schema.Window{Kind: in.Kind, Servers: in.Servers, From: in.From, Until: in.Until, Tenant: in.Tenant, Project: in.Project, Note: in.Note})
+	s.done(c, http.StatusCreated, w, err)
+}
+
+// DeleteWindow ends one at once.
+func (s *Server) DeleteWindow(c *gin.Context, id string) {
+	if err := s.c.Store.DeleteWindow(c.Request.Context(), me(c).Name, id); err != nil {
 		s.fail(c, err)
 		return
 	}

@@ -180,6 +180,18 @@ func TestPolicyIsMadeChangedAndRead(t *testing.T) {
 	if s := read[contract.Spec](t, p.op("POST", "/v1/specs/mi300x.8/actions/retire", ""), http.StatusOK); s.RetiredAt == 0 {
 		t.Error("the spec is not retired")
 	}
+	w := read[schema.Window](t, p.op("POST", "/v1/windows", `{"kind":"reservation","servers":["r1s1"],"tenant":"acme","until":"2099-01-01T00:00:00Z"}`), http.StatusCreated)
+	if l := read[contract.WindowList](t, p.member("GET", "/v1/windows", ""), http.StatusOK); len(l.Items) != 1 || l.Items[0].ID != w.ID || len(w.Servers) != 1 {
+		t.Errorf("acme sees windows %+v", l.Items)
+	}
+	if l := read[contract.WindowList](t, p.send(p.globex(), "GET", "/v1/windows", ""), http.StatusOK); len(l.Items) != 0 {
+		t.Errorf("globex sees acme's windows %+v", l.Items)
+	}
+	wantProblem(t, p.op("POST", "/v1/windows", `{"kind":"maintenance","servers":["r1s1","nobody"]}`), schema.CodeNotFound, "")
+	wantProblem(t, p.op("POST", "/v1/windows", `{"kind":"maintenance","servers":["r1s1"],"until":"2000-01-01T00:00:00Z"}`), schema.CodeInvalid, "until")
+	if a := p.op("DELETE", "/v1/windows/"+w.ID, ""); a.status != http.StatusNoContent {
+		t.Errorf("the window is deleted with %d", a.status)
+	}
 	pr := read[schema.Project](t, p.op("PATCH", "/v1/tenants/acme/projects/main", `{"weight":3,"max_running_jobs":5}`), http.StatusOK)
 	if pr.Weight != 3 || pr.MaxRunningJobs != 5 || pr.MaxPriority != 1000 {
 		t.Fatalf("the project is %+v", pr)

@@ -23,6 +23,7 @@ type live struct {
 	pool    *engine.State
 	quotas  map[quotaOf]bool // those that pool has: what the record no longer has is taken away
 	budgets map[string]bool  // likewise, by id
+	windows map[string]bool  // likewise, by id
 	spentAt schema.Instant   // when the budgets were read
 	servers int
 	queued  int
@@ -172,7 +173,7 @@ func keys(m map[string]bool) []string {
 	return out
 }
 
-// policy reads specs, tenants, projects and quotas: they are few, so all are read.
+// policy reads specs, tenants, projects, quotas and windows: they are few, so all are read.
 func (l *live) policy(ctx context.Context) error {
 	p, err := l.db.Policy(ctx)
 	if err != nil {
@@ -198,6 +199,19 @@ func (l *live) policy(ctx context.Context) error {
 		}
 	}
 	l.quotas = have
+	open := make(map[string]bool, len(p.Windows))
+	for _, w := range p.Windows {
+		open[w.ID] = true
+		if !l.windows[w.ID] { // a window never changes
+			l.pool.SetWindow(engine.Window{ID: w.ID, Kind: string(w.Kind), Servers: w.Servers, From: w.From.Time(), Until: w.Until.Time(), Tenant: w.Tenant, Project: w.Project})
+		}
+	}
+	for id := range l.windows {
+		if !open[id] {
+			l.pool.RemoveWindow(id)
+		}
+	}
+	l.windows = open
 	return nil
 }
 

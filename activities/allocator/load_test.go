@@ -338,3 +338,62 @@ func TestAClaimSurvivesARestart(t *testing.T) {
 		p.cycle()
 	}
 }
+
+func TestAWindowKeepsServersFree(t *testing.T) {
+	t.Parallel()
+	p, ctx := newPoliced(t), t.Context()
+	from := p.db.Now().Add(2 * time.Hour)
+	w, err := p.db.CreateWindow(ctx, "test", schema.Window{Kind: schema.WindowMaintenance, Servers: []string{p.server.Name}, From: from, Until: from.Add(time.Hour)})
+	must(t, err)
+	long := p.submitAs(func(n *store.NewJob) { n.TimeLimit = 3 * time.Hour })
+	for range 2 {
+		p.cycle()
+		var d struct{ Window, Kind string }
+		p.waits(long, schema.ReasonWindow, &d)
+		if d.Window != w.ID || d.Kind != "maintenance" {
+			t.Fatalf("the window %s says %+v", w.ID, d)
+		}
+		p.restart()
+	}
+	short := p.submitAs(func(n *store.NewJob) { n.TimeLimit = time.Hour })
+	p.cycle()
+	p.starts(short)
+	p.finish(short)
+	must(t, p.db.DeleteWindow(ctx, "test", w.ID))
+	p.cycle()
+	p.starts(long)
+}
+
+func TestAReservationIsForItsProject(t *testing.T) {
+	t.Parallel()
+	p, ctx := newPoliced(t), t.Context()
+	_, err := p.db.CreateProject(ctx, "test", "blue", "other")
+	must(t, err)
+	_, err = p.db.CreateWindow(ctx, "test", schema.Window{Kind: schema.WindowReservation, Servers: []string{p.server.ID}, Tenant: "blue", Project: "main"})
+	must(t, err)
+	other := p.submitAs(func(n *store.NewJob) { n.Project = "other" })
+	p.cycle()
+	p.waits(other, schema.ReasonWindow, nil)
+	mine := p.submit()
+	p.cycle()
+	p.starts(mine)
+}
+
+// The allocator has not heard of the window yet: the record refuses the start, and nothing is held.
+func TestAWindowIsCheckedAtTheMomentOfTheStart(t *testing.T) {
+	t.Parallel()
+	p, ctx := newPoliced(t), t.Context()
+	p.cycle()
+	job := p.submit()
+	_, err := p.l.catchUp(ctx)
+	must(t, err)
+	_, err = p.db.CreateWindow(ctx, "test", schema.Window{Kind: schema.WindowMaintenance, Servers: []string{p.server.ID}})
+	must(t, err)
+	_, _, err = p.l.cycle(ctx)
+	must(t, err)
+	if held, err := p.db.JobAllocations(ctx, job); err != nil || len(held) > 0 {
+		t.Fatalf("under a window that the allocator did not know of %d accelerators are held (%v)", len(held), err)
+	}
+	p.cycle()
+	p.waits(job, schema.ReasonWindow, nil)
+}

@@ -111,6 +111,10 @@ var Table = []Rule{
 	{"PUT", "/v1/quotas", Operator},
 	{"DELETE", "/v1/quotas", Operator},
 
+	{"GET", "/v1/windows", people},
+	{"POST", "/v1/windows", Operator},
+	{"DELETE", "/v1/windows/:window", Operator},
+
 	{"GET", "/v1/budgets", Operator | Viewer | tenants},
 	{"PUT", "/v1/budgets", Operator},
 	{"DELETE", "/v1/budgets/:budget", Operator},

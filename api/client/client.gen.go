@@ -737,6 +737,34 @@ type ClientInterface interface {
 	//
 	// Corresponds with GET /v1/whoami (the `Whoami` operationId).
 	Whoami(ctx context.Context, reqEditors ...RequestEditorFn) (*http.Response, error)
+
+	// ListWindows Maintenance windows and reservations that have not passed
+	//
+	// Corresponds with GET /v1/windows (the `ListWindows` operationId).
+	ListWindows(ctx context.Context, reqEditors ...RequestEditorFn) (*http.Response, error)
+
+	// CreateWindowWithBody Make a maintenance window or a reservation
+	//
+	// A job that would run into a window that is not for it does not start on its servers. What runs already is not stopped.
+	//
+	// Takes any type of body and a specified content type.
+	//
+	// Corresponds with POST /v1/windows (the `CreateWindow` operationId).
+	CreateWindowWithBody(ctx context.Context, contentType string, body io.Reader, reqEditors ...RequestEditorFn) (*http.Response, error)
+
+	// CreateWindow Make a maintenance window or a reservation
+	//
+	// A job that would run into a window that is not for it does not start on its servers. What runs already is not stopped.
+	//
+	// Takes a body of the `application/json` content type.
+	//
+	// Corresponds with POST /v1/windows (the `CreateWindow` operationId).
+	CreateWindow(ctx context.Context, body CreateWindowJSONRequestBody, reqEditors ...RequestEditorFn) (*http.Response, error)
+
+	// DeleteWindow End a window at once
+	//
+	// Corresponds with DELETE /v1/windows/{window} (the `DeleteWindow` operationId).
+	DeleteWindow(ctx context.Context, window string, reqEditors ...RequestEditorFn) (*http.Response, error)
 }
 
 // ListAccelerators List accelerators
@@ -2385,6 +2413,74 @@ func (c *Client) GetTrace(ctx context.Context, params *GetTraceParams, reqEditor
 // Corresponds with GET /v1/whoami (the `Whoami` operationId).
 func (c *Client) Whoami(ctx context.Context, reqEditors ...RequestEditorFn) (*http.Response, error) {
 	req, err := NewWhoamiRequest(c.Server)
+	if err != nil {
+		return nil, err
+	}
+	req = req.WithContext(ctx)
+	if err := c.applyEditors(ctx, req, reqEditors); err != nil {
+		return nil, err
+	}
+	return c.Client.Do(req)
+}
+
+// ListWindows Maintenance windows and reservations that have not passed
+//
+// Corresponds with GET /v1/windows (the `ListWindows` operationId).
+func (c *Client) ListWindows(ctx context.Context, reqEditors ...RequestEditorFn) (*http.Response, error) {
+	req, err := NewListWindowsRequest(c.Server)
+	if err != nil {
+		return nil, err
+	}
+	req = req.WithContext(ctx)
+	if err := c.applyEditors(ctx, req, reqEditors); err != nil {
+		return nil, err
+	}
+	return c.Client.Do(req)
+}
+
+// CreateWindowWithBody Make a maintenance window or a reservation
+//
+// A job that would run into a window that is not for it does not start on its servers. What runs already is not stopped.
+//
+// Takes any type of body and a specified content type.
+//
+// Corresponds with POST /v1/windows (the `CreateWindow` operationId).
+func (c *Client) CreateWindowWithBody(ctx context.Context, contentType string, body io.Reader, reqEditors ...RequestEditorFn) (*http.Response, error) {
+	req, err := NewCreateWindowRequestWithBody(c.Server, contentType, body)
+	if err != nil {
+		return nil, err
+	}
+	req = req.WithContext(ctx)
+	if err := c.applyEditors(ctx, req, reqEditors); err != nil {
+		return nil, err
+	}
+	return c.Client.Do(req)
+}
+
+// CreateWindow Make a maintenance window or a reservation
+//
+// A job that would run into a window that is not for it does not start on its servers. What runs already is not stopped.
+//
+// Takes a body of the `application/json` content type.
+//
+// Corresponds with POST /v1/windows (the `CreateWindow` operationId).
+func (c *Client) CreateWindow(ctx context.Context, body CreateWindowJSONRequestBody, reqEditors ...RequestEditorFn) (*http.Response, error) {
+	req, err := NewCreateWindowRequest(c.Server, body)
+	if err != nil {
+		return nil, err
+	}
+	req = req.WithContext(ctx)
+	if err := c.applyEditors(ctx, req, reqEditors); err != nil {
+		return nil, err
+	}
+	return c.Client.Do(req)
+}
+
+// DeleteWindow End a window at once
+//
+// Corresponds with DELETE /v1/windows/{window} (the `DeleteWindow` operationId).
+func (c *Client) DeleteWindow(ctx context.Context, window string, reqEditors ...RequestEditorFn) (*http.Response, error) {
+	req, err := NewDeleteWindowRequest(c.Server, window)
 	if err != nil {
 		return nil, err
 	}
@@ -6463,6 +6559,107 @@ func NewWhoamiRequest(server string) (*http.Request, error) {
 	return req, nil
 }
 
+// NewListWindowsRequest constructs an http.Request for the ListWindows method
+func NewListWindowsRequest(server string) (*http.Request, error) {
+	var err error
+
+	serverURL, err := url.Parse(server)
+	if err != nil {
+		return nil, err
+	}
+
+	operationPath := fmt.Sprintf("/v1/windows")
+	if operationPath[0] == '/' {
+		operationPath = "." + operationPath
+	}
+
+	queryURL, err := serverURL.Parse(operationPath)
+	if err != nil {
+		return nil, err
+	}
+
+	req, err := http.NewRequest(http.MethodGet, queryURL.String(), nil)
+	if err != nil {
+		return nil, err
+	}
+
+	return req, nil
+}
+
+// NewCreateWindowRequest calls the generic CreateWindow builder with application/json body
+func NewCreateWindowRequest(server string, body CreateWindowJSONRequestBody) (*http.Request, error) {
+	var bodyReader io.Reader
+	buf, err := json.Marshal(body)
+	if err != nil {
+		return nil, err
+	}
+	bodyReader = bytes.NewReader(buf)
+	return NewCreateWindowRequestWithBody(server, "application/json", bodyReader)
+}
+
+// NewCreateWindowRequestWithBody constructs an http.Request for the CreateWindow method, with any body, and a specified content type
+func NewCreateWindowRequestWithBody(server string, contentType string, body io.Reader) (*http.Request, error) {
+	var err error
+
+	serverURL, err := url.Parse(server)
+	if err != nil {
+		return nil, err
+	}
+
+	operationPath := fmt.Sprintf("/v1/windows")
+	if operationPath[0] == '/' {
+		operationPath = "." + operationPath
+	}
+
+	queryURL, err := serverURL.Parse(operationPath)
+	if err != nil {
+		return nil, err
+	}
+
+	req, err := http.NewRequest(http.MethodPost, queryURL.String(), body)
+	if err != nil {
+		return nil, err
+	}
+
+	req.Header.Add("Content-Type", contentType)
+
+	return req, nil
+}
+
+// NewDeleteWindowRequest constructs an http.Request for the DeleteWindow method
+func NewDeleteWindowRequest(server string, window string) (*http.Request, error) {
+	var err error
+
+	var pathParam0 string
+
+	pathParam0, err = runtime.StyleParamWithOptions("simple", false, "window", window, runtime.StyleParamOptions{ParamLocation: runtime.ParamLocationPath, Type: "string", Format: ""})
+	if err != nil {
+		return nil, err
+	}
+
+	serverURL, err := url.Parse(server)
+	if err != nil {
+		return nil, err
+	}
+
+	operationPath := fmt.Sprintf("/v1/windows/%s", pathParam0)
+	if operationPath[0] == '/' {
+		operationPath = "." + operationPath
+	}
+
+	queryURL, err := serverURL.Parse(operationPath)
+	if err != nil {
+		return nil, err
+	}
+
+	req, err := http.NewRequest(http.MethodDelete, queryURL.String(), nil)
+	if err != nil {
+		return nil, err
+	}
+
+	return req, nil
+}
+
 func (c *Client) applyEditors(ctx context.Context, req *http.Request, additionalEditors []RequestEditorFn) error {
 	for _, r := range c.RequestEditors {
 		if err := r(ctx, req); err != nil {
@@ -7258,6 +7455,38 @@ type ClientWithResponsesInterface interface {
 	//
 	// Corresponds with GET /v1/whoami (the `Whoami` operationId).
 	WhoamiWithResponse(ctx context.Context, reqEditors ...RequestEditorFn) (*WhoamiResponse, error)
+
+	// ListWindowsWithResponse Maintenance windows and reservations that have not passed
+	//
+	// Returns a wrapper object for the known response body format(s).
+	//
+	// Corresponds with GET /v1/windows (the `ListWindows` operationId).
+	ListWindowsWithResponse(ctx context.Context, reqEditors ...RequestEditorFn) (*ListWindowsResponse, error)
+
+	// CreateWindowWithBodyWithResponse Make a maintenance window or a reservation
+	//
+	// A job that would run into a window that is not for it does not start on its servers. What runs already is not stopped.
+	//
+	// Takes any type of body and a specified content type, and returns a wrapper object for the known response body format(s).
+	//
+	// Corresponds with POST /v1/windows (the `CreateWindow` operationId).
+	CreateWindowWithBodyWithResponse(ctx context.Context, contentType string, body io.Reader, reqEditors ...RequestEditorFn) (*CreateWindowResponse, error)
+
+	// CreateWindowWithResponse Make a maintenance window or a reservation
+	//
+	// A job that would run into a window that is not for it does not start on its servers. What runs already is not stopped.
+	//
+	// Takes a body of the `application/json` content type, and returns a wrapper object for the known response body format(s).
+	//
+	// Corresponds with POST /v1/windows (the `CreateWindow` operationId).
+	CreateWindowWithResponse(ctx context.Context, body CreateWindowJSONRequestBody, reqEditors ...RequestEditorFn) (*CreateWindowResponse, error)
+
+	// DeleteWindowWithResponse End a window at once
+	//
+	// Returns a wrapper object for the known response body format(s).
+	//
+	// Corresponds with DELETE /v1/windows/{window} (the `DeleteWindow` operationId).
+	DeleteWindowWithResponse(ctx context.Context, window string, reqEditors ...RequestEditorFn) (*DeleteWindowResponse, error)
 }
 
 type ListAcceleratorsResponse struct {
@@ -10921,6 +11150,143 @@ func (r WhoamiResponse) ContentType() string {
 	return ""
 }
 
+type ListWindowsResponse struct {
+	Body         []byte
+	HTTPResponse *http.Response
+	// JSON200 the response for an HTTP 200 `application/json` response
+	JSON200 *WindowList
+	// ApplicationproblemJSONDefault the response for an HTTP default `application/problem+json` response
+	ApplicationproblemJSONDefault *Problem
+}
+
+// GetJSON200 returns the response for an HTTP 200 `application/json` response
+func (r ListWindowsResponse) GetJSON200() *WindowList {
+	return r.JSON200
+}
+
+// GetApplicationproblemJSONDefault returns the response for an HTTP default `application/problem+json` response
+func (r ListWindowsResponse) GetApplicationproblemJSONDefault() *Problem {
+	return r.ApplicationproblemJSONDefault
+}
+
+// GetBody returns the raw response body bytes
+func (r ListWindowsResponse) GetBody() []byte {
+	return r.Body
+}
+
+// Status returns HTTPResponse.Status
+func (r ListWindowsResponse) Status() string {
+	if r.HTTPResponse != nil {
+		return r.HTTPResponse.Status
+	}
+	return http.StatusText(0)
+}
+
+// StatusCode returns HTTPResponse.StatusCode
+func (r ListWindowsResponse) StatusCode() int {
+	if r.HTTPResponse != nil {
+		return r.HTTPResponse.StatusCode
+	}
+	return 0
+}
+
+// ContentType is a convenience method to retrieve the Content-Type value from the HTTP response headers
+func (r ListWindowsResponse) ContentType() string {
+	if r.HTTPResponse != nil {
+		return r.HTTPResponse.Header.Get("Content-Type")
+	}
+	return ""
+}
+
+type CreateWindowResponse struct {
+	Body         []byte
+	HTTPResponse *http.Response
+	// JSON201 the response for an HTTP 201 `application/json` response
+	JSON201 *Window
+	// ApplicationproblemJSONDefault the response for an HTTP default `application/problem+json` response
+	ApplicationproblemJSONDefault *Problem
+}
+
+// GetJSON201 returns the response for an HTTP 201 `application/json` response
+func (r CreateWindowResponse) GetJSON201() *Window {
+	return r.JSON201
+}
+
+// GetApplicationproblemJSONDefault returns the response for an HTTP default `application/problem+json` response
+func (r CreateWindowResponse) GetApplicationproblemJSONDefault() *Problem {
+	return r.ApplicationproblemJSONDefault
+}
+
+// GetBody returns the raw response body bytes
+func (r CreateWindowResponse) GetBody() []byte {
+	return r.Body
+}
+
+// Status returns HTTPResponse.Status
+func (r CreateWindowResponse) Status() string {
+	if r.HTTPResponse != nil {
+		return r.HTTPResponse.Status
+	}
+	return http.StatusText(0)
+}
+
+// StatusCode returns HTTPResponse.StatusCode
+func (r CreateWindowResponse) StatusCode() int {
+	if r.HTTPResponse != nil {
+		return r.HTTPResponse.StatusCode
+	}
+	return 0
+}
+
+// ContentType is a convenience method to retrieve the Content-Type value from the HTTP response headers
+func (r CreateWindowResponse) ContentType() string {
+	if r.HTTPResponse != nil {
+		return r.HTTPResponse.Header.Get("Content-Type")
+	}
+	return ""
+}
+
+type DeleteWindowResponse struct {
+	Body         []byte
+	HTTPResponse *http.Response
+	// ApplicationproblemJSONDefault the response for an HTTP default `application/problem+json` response
+	ApplicationproblemJSONDefault *Problem
+}
+
+// GetApplicationproblemJSONDefault returns the response for an HTTP default `application/problem+json` response
+func (r DeleteWindowResponse) GetApplicationproblemJSONDefault() *Problem {
+	return r.ApplicationproblemJSONDefault
+}
+
+// GetBody returns the raw response body bytes
+func (r DeleteWindowResponse) GetBody() []byte {
+	return r.Body
+}
+
+// Status returns HTTPResponse.Status
+func (r DeleteWindowResponse) Status() string {
+	if r.HTTPResponse != nil {
+		return r.HTTPResponse.Status
+	}
+	return http.StatusText(0)
+}
+
+// StatusCode returns HTTPResponse.StatusCode
+func (r DeleteWindowResponse) StatusCode() int {
+	if r.HTTPResponse != nil {
+		return r.HTTPResponse.StatusCode
+	}
+	return 0
+}
+
+// ContentType is a convenience method to retrieve the Content-Type value from the HTTP response headers
+func (r DeleteWindowResponse) ContentType() string {
+	if r.HTTPResponse != nil {
+		return r.HTTPResponse.Header.Get("Content-Type")
+	}
+	return ""
+}
+
 // ListAcceleratorsWithResponse List accelerators
 //
 // Returns a wrapper object for the known response body format(s).
@@ -12277,6 +12643,62 @@ func (c *ClientWithResponses) WhoamiWithResponse(ctx context.Context, reqEditors
 		return nil, err
 	}
 	return ParseWhoamiResponse(rsp)
+}
+
+// ListWindowsWithResponse Maintenance windows and reservations that have not passed
+//
+// Returns a wrapper object for the known response body format(s).
+//
+// Corresponds with GET /v1/windows (the `ListWindows` operationId).
+func (c *ClientWithResponses) ListWindowsWithResponse(ctx context.Context, reqEditors ...RequestEditorFn) (*ListWindowsResponse, error) {
+	rsp, err := c.ListWindows(ctx, reqEditors...)
+	if err != nil {
+		return nil, err
+	}
+	return ParseListWindowsResponse(rsp)
+}
+
+// CreateWindowWithBodyWithResponse Make a maintenance window or a reservation
+//
+// A job that would run into a window that is not for it does not start on its servers. What runs already is not stopped.
+//
+// Takes any type of body and a specified content type, and returns a wrapper object for the known response body format(s).
+//
+// Corresponds with POST /v1/windows (the `CreateWindow` operationId).
+func (c *ClientWithResponses) CreateWindowWithBodyWithResponse(ctx context.Context, contentType string, body io.Reader, reqEditors ...RequestEditorFn) (*CreateWindowResponse, error) {
+	rsp, err := c.CreateWindowWithBody(ctx, contentType, body, reqEditors...)
+	if err != nil {
+		return nil, err
+	}
+	return ParseCreateWindowResponse(rsp)
+}
+
+// CreateWindowWithResponse Make a maintenance window or a reservation
+//
+// A job that would run into a window that is not for it does not start on its servers. What runs already is not stopped.
+//
+// Takes a body of the `application/json` content type, and returns a wrapper object for the known response body format(s).
+//
+// Corresponds with POST /v1/windows (the `CreateWindow` operationId).
+func (c *ClientWithResponses) CreateWindowWithResponse(ctx context.Context, body CreateWindowJSONRequestBody, reqEditors ...RequestEditorFn) (*CreateWindowResponse, error) {
+	rsp, err := c.CreateWindow(ctx, body, reqEditors...)
+	if err != nil {
+		return nil, err
+	}
+	return ParseCreateWindowResponse(rsp)
+}
+
+// DeleteWindowWithResponse End a window at once
+//
+// Returns a wrapper object for the known response body format(s).
+//
+// Corresponds with DELETE /v1/windows/{window} (the `DeleteWindow` operationId).
+func (c *ClientWithResponses) DeleteWindowWithResponse(ctx context.Context, window string, reqEditors ...RequestEditorFn) (*DeleteWindowResponse, error) {
+	rsp, err := c.DeleteWindow(ctx, window, reqEditors...)
+	if err != nil {
+		return nil, err
+	}
+	return ParseDeleteWindowResponse(rsp)
 }
 
 // ParseListAcceleratorsResponse parses an HTTP response from a ListAcceleratorsWithResponse call
@@ -14808,6 +15230,101 @@ func ParseWhoamiResponse(rsp *http.Response) (*WhoamiResponse, error) {
 			return nil, err
 		}
 		response.JSON200 = &dest
+
+	case strings.Contains(rsp.Header.Get("Content-Type"), "json") && true:
+		var dest Problem
+		if err := json.Unmarshal(bodyBytes, &dest); err != nil {
+			return nil, err
+		}
+		response.ApplicationproblemJSONDefault = &dest
+
+	}
+
+	return response, nil
+}
+
+// ParseListWindowsResponse parses an HTTP response from a ListWindowsWithResponse call
+func ParseListWindowsResponse(rsp *http.Response) (*ListWindowsResponse, error) {
+	bodyBytes, err := io.ReadAll(rsp.Body)
+	defer func() { _ = rsp.Body.Close() }()
+	if err != nil {
+		return nil, err
+	}
+
+	response := &ListWindowsResponse{
+		Body:         bodyBytes,
+		HTTPResponse: rsp,
+	}
+
+	switch {
+	case strings.Contains(rsp.Header.Get("Content-Type"), "json") && rsp.StatusCode == 200:
+		var dest WindowList
+		if err := json.Unmarshal(bodyBytes, &dest); err != nil {
+			return nil, err
+		}
+		response.JSON200 = &dest
+
+	case strings.Contains(rsp.Header.Get("Content-Type"), "json") && true:
+		var dest Problem
+		if err := json.Unmarshal(bodyBytes, &dest); err != nil {
+			return nil, err
+		}
+		response.ApplicationproblemJSONDefault = &dest
+
+	}
+
+	return response, nil
+}
+
+// ParseCreateWindowResponse parses an HTTP response from a CreateWindowWithResponse call
+func ParseCreateWindowResponse(rsp *http.Response) (*CreateWindowResponse, error) {
+	bodyBytes, err := io.ReadAll(rsp.Body)
+	defer func() { _ = rsp.Body.Close() }()
+	if err != nil {
+		return nil, err
+	}
+
+	response := &CreateWindowResponse{
+		Body:         bodyBytes,
+		HTTPResponse: rsp,
+	}
+
+	switch {
+	case strings.Contains(rsp.Header.Get("Content-Type"), "json") && rsp.StatusCode == 201:
+		var dest Window
+		if err := json.Unmarshal(bodyBytes, &dest); err != nil {
+			return nil, err
+		}
+		response.JSON201 = &dest
+
+	case strings.Contains(rsp.Header.Get("Content-Type"), "json") && true:
+		var dest Problem
+		if err := json.Unmarshal(bodyBytes, &dest); err != nil {
+			return nil, err
+		}
+		response.ApplicationproblemJSONDefault = &dest
+
+	}
+
+	return response, nil
+}
+
+// ParseDeleteWindowResponse parses an HTTP response from a DeleteWindowWithResponse call
+func ParseDeleteWindowResponse(rsp *http.Response) (*DeleteWindowResponse, error) {
+	bodyBytes, err := io.ReadAll(rsp.Body)
+	defer func() { _ = rsp.Body.Close() }()
+	if err != nil {
+		return nil, err
+	}
+
+	response := &DeleteWindowResponse{
+		Body:         bodyBytes,
+		HTTPResponse: rsp,
+	}
+
+	switch {
+	case rsp.StatusCode == 204:
+		break // No content-type
 
 	case strings.Contains(rsp.Header.Get("Content-Type"), "json") && true:
 		var dest Problem

@@ -692,6 +692,26 @@ type NewToken struct {
 	Tenant Name `json:"tenant,omitempty"`
 }
 
+// NewWindow defines model for NewWindow.
+type NewWindow struct {
+	// From Absent = now
+	From Moment            `json:"from,omitempty"`
+	Kind schema.WindowKind `json:"kind"`
+	Note string            `json:"note,omitempty"`
+
+	// Project Of a reservation; absent = all of the tenant
+	Project string `json:"project,omitempty"`
+
+	// Servers Ids or names
+	Servers []string `json:"servers"`
+
+	// Tenant Whom a reservation is for
+	Tenant string `json:"tenant,omitempty"`
+
+	// Until Absent = until it is removed
+	Until Moment `json:"until,omitempty"`
+}
+
 // OnboardOptions defines model for OnboardOptions.
 type OnboardOptions struct {
 	// Profile Install profile; absent = the server's own
@@ -1008,6 +1028,14 @@ type Waits = usage.Waits
 // Why defines model for Why.
 type Why struct {
 	Reason string `json:"reason"`
+}
+
+// Window defines model for Window.
+type Window = schema.Window
+
+// WindowList defines model for WindowList.
+type WindowList struct {
+	Items []Window `json:"items"`
 }
 
 // After defines model for After.
@@ -1445,3 +1473,6 @@ type CreateTokenJSONRequestBody = NewToken
 
 // AdjustUsageJSONRequestBody defines body for AdjustUsage for application/json ContentType.
 type AdjustUsageJSONRequestBody = NewAdjustment
+
+// CreateWindowJSONRequestBody defines body for CreateWindow for application/json ContentType.
+type CreateWindowJSONRequestBody = NewWindow

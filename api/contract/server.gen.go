@@ -244,6 +244,15 @@ type ServerInterface interface {
 	// Whoami Who the credential is
 	// (GET /v1/whoami)
 	Whoami(c *gin.Context)
+	// ListWindows Maintenance windows and reservations that have not passed
+	// (GET /v1/windows)
+	ListWindows(c *gin.Context)
+	// CreateWindow Make a maintenance window or a reservation
+	// (POST /v1/windows)
+	CreateWindow(c *gin.Context)
+	// DeleteWindow End a window at once
+	// (DELETE /v1/windows/{window})
+	DeleteWindow(c *gin.Context, window string)
 }
 
 // ServerInterfaceWrapper converts contexts to parameters.
@@ -2567,6 +2576,57 @@ func (siw *ServerInterfaceWrapper) Whoami(c *gin.Context) {
 	siw.Handler.Whoami(c)
 }
 
+// ListWindows operation middleware
+func (siw *ServerInterfaceWrapper) ListWindows(c *gin.Context) {
+
+	for _, middleware := range siw.HandlerMiddlewares {
+		middleware(c)
+		if c.IsAborted() {
+			return
+		}
+	}
+
+	siw.Handler.ListWindows(c)
+}
+
+// CreateWindow operation middleware
+func (siw *ServerInterfaceWrapper) CreateWindow(c *gin.Context) {
+
+	for _, middleware := range siw.HandlerMiddlewares {
+		middleware(c)
+		if c.IsAborted() {
+			return
+		}
+	}
+
+	siw.Handler.CreateWindow(c)
+}
+
+// DeleteWindow operation middleware
+func (siw *ServerInterfaceWrapper) DeleteWindow(c *gin.Context) {
+
+	var err error
+	_ = err
+
+	// ------------- Path parameter "window" -------------
+	var window string
+
+	err = runtime.BindStyledParameterWithOptions("simple", "window", c.Param("window"), &window, runtime.BindStyledParameterOptions{ParamLocation: runtime.ParamLocationPath, Explode: false, Required: true, Type: "string", Format: "", ValueIsUnescaped: true})
+	if err != nil {
+		siw.ErrorHandler(c, fmt.Errorf("Invalid format for parameter window: %w", err), http.StatusBadRequest)
+		return
+	}
+
+	for _, middleware := range siw.HandlerMiddlewares {
+		middleware(c)
+		if c.IsAborted() {
+			return
+		}
+	}
+
+	siw.Handler.DeleteWindow(c, window)
+}
+
 // GinServerOptions provides options for the Gin server.
 type GinServerOptions struct {
 	BaseURL      string
@@ -2668,6 +2728,9 @@ func RegisterHandlersWithOptions(router gin.IRouter, si ServerInterface, options
 	router.DELETE(options.BaseURL+"/v1/quotas", wrapper.DeleteQuota)
 	router.GET(options.BaseURL+"/v1/quotas", wrapper.ListQuotas)
 	router.PUT(options.BaseURL+"/v1/quotas", wrapper.SetQuota)
+	router.GET(options.BaseURL+"/v1/windows", wrapper.ListWindows)
+	router.POST(options.BaseURL+"/v1/windows", wrapper.CreateWindow)
+	router.DELETE(options.BaseURL+"/v1/windows/:window", wrapper.DeleteWindow)
 	router.GET(options.BaseURL+"/v1/tokens", wrapper.ListTokens)
 	router.POST(options.BaseURL+"/v1/tokens", wrapper.CreateToken)
 	router.DELETE(options.BaseURL+"/v1/tokens/:token", wrapper.RevokeToken)

@@ -145,6 +145,7 @@ type world struct {
 	bad  map[string]string        // accelerator or server -> why it may not be used
 	runs map[string]schema.Server // server -> itself, for who runs jobs on it
 	jobs map[string]schema.Job
+	over map[string][]schema.Window // server -> the windows over it
 
 	// What the starts have come to, written together: a statement for each would cost more than all else.
 	allocations []schema.Allocation
@@ -153,7 +154,7 @@ type world struct {
 }
 
 func (tx *Tx) freeWorld(starts []Start) (world, error) {
-	w := world{free: map[string]string{}, bad: map[string]string{}, runs: map[string]schema.Server{}, jobs: map[string]schema.Job{}}
+	w := world{free: map[string]string{}, bad: map[string]string{}, runs: map[string]schema.Server{}, jobs: map[string]schema.Job{}, over: map[string][]schema.Window{}}
 	servers, accs := map[string]bool{}, []string{}
 	jobs := map[string]bool{}
 	for _, st := range starts {
@@ -213,6 +214,15 @@ func (tx *Tx) freeWorld(starts []Start) (world, error) {
 			}
 		}
 	}
+	open, err := windows(tx.db, tx.now)
+	if err != nil {
+		return w, err
+	}
+	for _, o := range open {
+		for _, id := range o.Servers {
+			w.over[id] = append(w.over[id], o)
+		}
+	}
 	for part := range slices.Chunk(slices.Sorted(maps.Keys(jobs)), 500) {
 		var list []schema.Job
 		if err := tx.lockAll(&list, "id IN ?", part); err != nil {
@@ -244,6 +254,15 @@ func (tx *Tx) start(region string, epoch int64, st Start, w *world) (refused str
 		}
 		if a, b := w.runs[st.Places[0].Server].Cluster, w.runs[p.Server].Cluster; a != b {
 			return fmt.Sprintf("servers of two clusters, %q and %q", a, b), nil
+		}
+		for _, o := range w.over[p.Server] {
+			until := schema.Instant(0)
+			if j.TimeLimit > 0 {
+				until = tx.now.Add(j.Limit())
+			}
+			if o.Bars(j.Tenant, j.Project, tx.now, until) {
+				return fmt.Sprintf("%s window %s is over the server", o.Kind, o.ID), nil
+			}
 		}
 		for _, a := range p.Accelerators {
 			if why := w.bad[a]; why != "" {

@@ -146,6 +146,7 @@ type Policy struct {
 	Tenants  []schema.Tenant
 	Projects []schema.Project
 	Quotas   []schema.Quota
+	Windows  []schema.Window // that have not passed
 }
 
 // Policy reads it.
@@ -159,7 +160,10 @@ func (s *Store) Policy(ctx context.Context) (p Policy, err error) {
 	if p.Projects, err = s.Projects(ctx, ""); err != nil {
 		return p, err
 	}
-	p.Quotas, err = s.Quotas(ctx, "")
+	if p.Quotas, err = s.Quotas(ctx, ""); err != nil {
+		return p, err
+	}
+	p.Windows, err = s.Windows(ctx)
 	return p, err
 }
 

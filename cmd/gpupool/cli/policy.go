@@ -4,6 +4,7 @@ import (
 	"context"
 	"fmt"
 	"strconv"
+	"strings"
 
 	"github.com/spf13/cobra"
 
@@ -172,7 +173,9 @@ func (a *app) project() *cobra.Command {
 			}
 			return act(a, cmd, func(c *client.Client) (schema.Project, error) {
 				return call.Do[schema.Project](c.UpdateProject(cmd.Context(), args[0], args[1], in))
-			}, func(p schema.Project) string { return "Project " + p.Tenant + "/" + p.Name + ": " + accountWords(p.Account) })
+			}, func(p schema.Project) string {
+				return "Project " + p.Tenant + "/" + p.Name + ": " + accountWords(p.Account)
+			})
 		},
 	}
 	change.flags(set)
@@ -252,6 +255,62 @@ func (a *app) quota() *cobra.Command {
 	set.Flags().BoolVar(&unknown, "allow-unknown-model", false, "the model is new: neither in the catalogue nor in the pool yet")
 	set.Flags().Int64Var(&limit, "limit", 0, "accelerators it may hold at once; -1 = no limit (required)")
 	return group("quota", "Quotas: accelerators guaranteed to and limited for tenants and projects", list, set, remove)
+}
+
+func (a *app) window() *cobra.Command {
+	var in contract.NewWindow
+	var from, until moment
+	list := &cobra.Command{
+		Use: "list", Aliases: []string{"ls"}, Short: "List maintenance windows and reservations that have not passed", Args: exactly(),
+		RunE: func(cmd *cobra.Command, _ []string) error {
+			return show(a, cmd, func(c *client.Client) (contract.WindowList, error) {
+				return call.Do[contract.WindowList](c.ListWindows(cmd.Context()))
+			}, func(l contract.WindowList) {
+				t := newTable("ID", "KIND", "SERVERS", "FROM", "UNTIL", "FOR", "NOTE")
+				for _, w := range l.Items {
+					t.row(w.ID, string(w.Kind), strconv.Itoa(len(w.Servers)), w.From.String(), untilWords(w), strings.TrimSuffix(w.Tenant+"/"+w.Project, "/"), w.Note)
+				}
+				t.write(cmd.OutOrStdout(), "No windows.")
+			})
+		},
+	}
+	create := &cobra.Command{
+		Use: "create SERVER...", Short: "Keep servers free of jobs for a time: for maintenance, or with --tenant reserved for a tenant or project", Args: cobra.MinimumNArgs(1),
+		RunE: func(cmd *cobra.Command, args []string) error {
+			in.Kind = schema.WindowMaintenance
+			if in.Tenant != "" {
+				in.Kind = schema.WindowReservation
+			}
+			in.Servers, in.From, in.Until = args, from.at, until.at
+			return act(a, cmd, func(c *client.Client) (schema.Window, error) {
+				return call.Do[schema.Window](c.CreateWindow(cmd.Context(), in))
+			}, func(w schema.Window) string {
+				return fmt.Sprintf("%s window %s over %d servers, from %s until %s: jobs that would run into it don't start there.", w.Kind, w.ID, len(w.Servers), w.From, untilWords(w))
+			})
+		},
+	}
+	remove := &cobra.Command{
+		Use: "delete ID", Short: "End a window at once", Args: exactly("ID"),
+		RunE: func(cmd *cobra.Command, args []string) error {
+			return act(a, cmd, func(c *client.Client) (struct{}, error) {
+				return call.Do[struct{}](c.DeleteWindow(cmd.Context(), args[0]))
+			}, func(struct{}) string { return "The window is gone." })
+		},
+	}
+	f := create.Flags()
+	f.Var(&from, "from", "when it begins; else now")
+	f.Var(&until, "until", "when it ends; else when it is deleted")
+	f.StringVar(&in.Tenant, "tenant", "", "reserve them for this tenant; else it is maintenance")
+	f.StringVar(&in.Project, "project", "", "reserve them for this project of the tenant")
+	f.StringVar(&in.Note, "note", "", "what it is for")
+	return group("window", "Windows: times when servers are kept for maintenance or reserved", list, create, remove)
+}
+
+func untilWords(w schema.Window) string {
+	if w.Until.IsZero() {
+		return "it is deleted"
+	}
+	return w.Until.String()
 }
 
 func owner(q schema.Quota) string {
