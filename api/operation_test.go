@@ -208,7 +208,7 @@ func TestEveryInputIsHeldToTheContract(t *testing.T) {
 			}
 		}
 		wrap := func(v map[string]any) any { return v }
-		if list := body.Properties["servers"]; list != nil {
+		if list := body.Properties["servers"]; list != nil && list.Value.Items.Value.Type.Includes("object") {
 			body = list.Value.Items.Value
 			wrap = func(v map[string]any) any { return map[string]any{"servers": []any{v}} }
 		}

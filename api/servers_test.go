@@ -180,6 +180,7 @@ func TestPolicyIsMadeChangedAndRead(t *testing.T) {
 	if s := read[contract.Spec](t, p.op("POST", "/v1/specs/mi300x.8/actions/retire", ""), http.StatusOK); s.RetiredAt == 0 {
 		t.Error("the spec is not retired")
 	}
+	storetest.Available(t, p.store, 1, model, 8)
 	w := read[schema.Window](t, p.op("POST", "/v1/windows", `{"kind":"reservation","servers":["r1s1"],"tenant":"acme","until":"2099-01-01T00:00:00Z"}`), http.StatusCreated)
 	if l := read[contract.WindowList](t, p.member("GET", "/v1/windows", ""), http.StatusOK); len(l.Items) != 1 || l.Items[0].ID != w.ID || len(w.Servers) != 1 {
 		t.Errorf("acme sees windows %+v", l.Items)
