@@ -86,7 +86,7 @@ func (t *Table) Alive(id ID) bool {
 // gather is the least time from the beginning of a scan to that of the next. A scan looks at every process of the
 // machine, for however many askers; and jobs end together, as they are started together. The first asker after a quiet
 // moment is served at once.
-const gather = 10 * time.Millisecond
+const gather = 25 * time.Millisecond
 
 // Find is every live process that q names. Askers that come while a scan runs, or too soon after one, share the next.
 func (t *Table) Find(ctx context.Context, q Query) ([]Process, error) {
