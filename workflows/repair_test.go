@@ -54,6 +54,7 @@ func TestAFailedAcceleratorIsDrainedReplacedProvenAndReturned(t *testing.T) {
 	})
 	wrong := e.say(4*time.Minute, workflows.UpdateDone, workflows.Done{OldSerial: "GPU-1", NewSerial: "GPU-9", By: "tom"})
 	same := e.say(5*time.Minute, workflows.UpdateDone, workflows.Done{NewSerial: "GPU-3", By: "tom"})
+	neighbour := e.say(5*time.Minute+30*time.Second, workflows.UpdateDone, workflows.Done{NewSerial: "GPU-4", By: "tom"})
 	e.at(6*time.Minute, func() { e.swap("SXM3", "GPU-9") })
 	done := e.say(7*time.Minute, workflows.UpdateDone, workflows.Done{OldSerial: "GPU-3", NewSerial: "GPU-9", Note: "reseated and swapped", By: "tom"})
 	e.repair(t, r)
@@ -63,7 +64,7 @@ func TestAFailedAcceleratorIsDrainedReplacedProvenAndReturned(t *testing.T) {
 	if !schema.Is(temporalerr.Unwrap(early.rejected), schema.CodeConflict) {
 		t.Errorf("a word before the drain was answered %v, want a conflict", early.rejected)
 	}
-	for name, v := range map[string]*verb{"another part's serial": wrong, "the failed part's own serial as the new one": same} {
+	for name, v := range map[string]*verb{"another part's serial": wrong, "the failed part's own serial as the new one": same, "the serial of the part beside it": neighbour} {
 		if !schema.Is(temporalerr.Unwrap(v.err), schema.CodeInvalid) {
 			t.Errorf("%s was answered %v, want invalid", name, v.err)
 		}

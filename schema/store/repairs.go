@@ -399,11 +399,7 @@ func (s *Store) RepairDone(ctx context.Context, repair, oldSerial, newSerial, no
 			return &schema.Error{Code: schema.CodeInvalid, Field: "new_serial", Message: fmt.Sprintf("%q is the failed part's own serial", newSerial), Hint: "the new part's serial, or nothing where the same part stays"}
 		}
 		if newSerial != "" {
-			var other schema.Accelerator
-			err := tx.lock(&other, "serial = ? AND removed_at = 0 AND server <> ?", newSerial, v.ID)
-			if err == nil {
-				return &schema.Error{Code: schema.CodeInvalid, Field: "new_serial", Message: fmt.Sprintf("%q is in another server", newSerial), Hint: "read the new part's label again"}
-			} else if !isNoRows(err) {
+			if err := tx.newPart(r, v, newSerial); err != nil {
 				return err
 			}
 		}
@@ -415,6 +411,32 @@ func (s *Store) RepairDone(ctx context.Context, repair, oldSerial, newSerial, no
 		tx.Emit(schema.Event{Kind: schema.EventRepairDone, Subject: r.ID, Server: v.ID, By: by}, map[string]any{"old_serial": r.OldSerial, "new_serial": newSerial, "note": note})
 		return tx.setRepair(&r, schema.RepairVerifying, by, note)
 	})
+}
+
+// newPart refuses a serial that is known at another place: it is not what was put in.
+func (tx *Tx) newPart(r schema.Repair, v schema.Server, serial string) error {
+	var at, old schema.Accelerator
+	err := tx.lock(&at, "serial = ? AND removed_at = 0", serial)
+	if isNoRows(err) {
+		return nil
+	}
+	if err != nil {
+		return err
+	}
+	if at.Server != v.ID {
+		return &schema.Error{Code: schema.CodeInvalid, Field: "new_serial", Message: fmt.Sprintf("%q is in another server", serial), Hint: "read the new part's label again"}
+	}
+	if r.Accelerator == "" {
+		return nil
+	}
+	if err := tx.lock(&old, "id = ?", r.Accelerator); err != nil {
+		return err
+	}
+	if at.Slot != "" && old.Slot != "" && at.Slot != old.Slot { // the agent may have seen the new part in its place before the technician says so
+		return &schema.Error{Code: schema.CodeInvalid, Field: "new_serial", Message: fmt.Sprintf("%q is in slot %s of this server; the repair is of slot %s", serial, at.Slot, old.Slot),
+			Hint: "read the new part's label again; where parts changed places within the server, leave it out"}
+	}
+	return nil
 }
 
 // RepairSelfCured skips the technician where a reset may have cured it: verification decides. Only while draining
