@@ -396,8 +396,9 @@ func TestAThousandWaitForTheirOwnJobs(t *testing.T) {
 func TestAReasonKeepsItsCountsAndLosesOthersNames(t *testing.T) {
 	t.Parallel()
 	own, foreign, unknown := "job_"+strings.Repeat("a", 26), "job_"+strings.Repeat("b", 26), "job_"+strings.Repeat("c", 26)
+	machine := "srv_" + strings.Repeat("d", 26)
 	r := schema.ReasonDoc{Code: schema.ReasonCapacity, ClearsWhen: "8 more are free, as when " + foreign + " ends",
-		Detail:   json.RawMessage(`{"free":3,"needed":8,"next_release":{"job":"` + foreign + `","at":null},"holders":["` + own + `","` + unknown + `"]}`),
+		Detail:   json.RawMessage(`{"free":3,"needed":8,"next_release":{"job":"` + foreign + `","at":null},"holders":["` + own + `","` + unknown + `"],"servers_by_cause":{"cordoned":["` + machine + `"]}}`),
 		Blockers: json.RawMessage(`[{"kind":"job","id":"` + foreign + `","gpus":8,"tenant":"globex"},{"kind":"job","id":"` + own + `","gpus":2.5,"tenant":"acme"},{"kind":"server","id":"srv_1","gpus":5}]`),
 		Also:     json.RawMessage(`[{"code":"BEHIND","detail":{"head_job":"` + foreign + `","ahead_gpus":16}}]`)}
 	b, err := json.Marshal(api.Redact(r, "acme"))
@@ -405,12 +406,12 @@ func TestAReasonKeepsItsCountsAndLosesOthersNames(t *testing.T) {
 		t.Fatal(err)
 	}
 	got := string(b)
-	for _, name := range []string{foreign, unknown, "globex", "srv_1"} {
+	for _, name := range []string{foreign, unknown, "globex", "srv_1", machine} {
 		if strings.Contains(got, name) {
 			t.Errorf("%s shows %s", got, name)
 		}
 	}
-	for _, kept := range []string{own, `"free":3`, `"gpus":8`, `"gpus":2.5`, `"ahead_gpus":16`, "another tenant's job"} {
+	for _, kept := range []string{own, `"free":3`, `"gpus":8`, `"gpus":2.5`, `"ahead_gpus":16`, "another tenant's job", `"cordoned":["a server"]`} {
 		if !strings.Contains(got, kept) {
 			t.Errorf("%s lost %s", got, kept)
 		}

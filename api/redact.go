@@ -13,7 +13,10 @@ const (
 	aServer    = "a server"
 )
 
-var jobID = regexp.MustCompile(`job_[0-9a-z]{26}`)
+var (
+	jobID    = regexp.MustCompile(`job_[0-9a-z]{26}`)
+	serverID = regexp.MustCompile(`srv_[0-9a-z]{26}`)
+)
 
 type blocker struct {
 	Kind   string      `json:"kind"`
@@ -23,7 +26,7 @@ type blocker struct {
 }
 
 // redact leaves a reason's counts and takes other tenants' names out of it: ids of their jobs, wherever they stand, and
-// of servers among the blockers. A job id that is not known to be the reader's counts as another's.
+// of servers. A job id that is not known to be the reader's counts as another's.
 func redact(r schema.ReasonDoc, tenant string) schema.ReasonDoc {
 	own := map[string]bool{}
 	var bs []blocker
@@ -45,6 +48,7 @@ func redact(r schema.ReasonDoc, tenant string) schema.ReasonDoc {
 		r.Blockers, _ = json.Marshal(bs) // strings and numbers: can't fail
 	}
 	clean := func(text string) string {
+		text = serverID.ReplaceAllString(text, aServer)
 		return jobID.ReplaceAllStringFunc(text, func(id string) string {
 			if own[id] {
 				return id
@@ -65,7 +69,8 @@ func redact(r schema.ReasonDoc, tenant string) schema.ReasonDoc {
 // redactEvent does the same for an event of the reader's own tenant.
 func redactEvent(e schema.Event) schema.Event {
 	if e.Kind == schema.EventJobReason && len(e.Data) > 0 {
-		e.Data = json.RawMessage(jobID.ReplaceAllStringFunc(string(e.Data), func(id string) string {
+		data := serverID.ReplaceAllString(string(e.Data), aServer)
+		e.Data = json.RawMessage(jobID.ReplaceAllStringFunc(data, func(id string) string {
 			if id == e.Job {
 				return id
 			}

@@ -170,7 +170,7 @@ func (a *Authenticator) Failed(address, what string) error {
 	if !l.AllowN(a.c.Clock(), 1) {
 		return tooMany("too many wrong credentials from this address", "wait a minute")
 	}
-	return &schema.Error{Code: schema.CodeUnauthenticated, Message: what, Hint: "send a valid API token: Authorization: Bearer gpt_..."}
+	return &schema.Error{Code: schema.CodeUnauthenticated, Message: what, Hint: "a token begins with gpt_; an operator or your tenant's admin makes one: gpupool token create. Requests carry it as Authorization: Bearer gpt_..."}
 }
 
 // exhausted reports whether address has sent so many wrong credentials that an unknown one is not even looked up. Tokens

@@ -232,6 +232,54 @@ func TestOnlyTheLivePartIsReadAnewAndTheWholePageWhenItsFormsChange(t *testing.T
 	}
 }
 
+func TestADrainedServerIsBurntInFromItsPage(t *testing.T) {
+	t.Parallel()
+	p := start(t)
+	id := enrolled(t, p)
+	v := visit(t, p).signIn(schema.RoleOperator, "", "")
+	page := "/ui/servers/" + id
+	burnIn := `action="` + page + `/burnin"`
+	offered := func(want bool) {
+		t.Helper()
+		if _, body := v.do("GET", page, nil); strings.Contains(body, burnIn) != want {
+			t.Fatalf("the burn-in is offered: %v, want %v: %s", !want, want, body)
+		}
+	}
+	in := func(phase schema.Phase) {
+		t.Helper()
+		ctx, stop := context.WithTimeout(t.Context(), 20*time.Second)
+		defer stop()
+		for {
+			s, err := p.Store.Server(ctx, id)
+			if err != nil {
+				t.Fatal(err)
+			}
+			if s.Phase == phase {
+				return
+			}
+			select {
+			case <-ctx.Done():
+				t.Fatalf("it stays %s, want %s", s.Phase, phase)
+			case <-time.After(5 * time.Millisecond):
+			}
+		}
+	}
+	offered(false)
+	v.do("POST", page+"/onboard", url.Values{})
+	in(schema.PhaseAvailable)
+	offered(false) // it is proven, and may hold jobs: drain it first
+	v.do("POST", page+"/drain", url.Values{"reason": {"doubted"}})
+	offered(true)
+	if resp, body := v.do("POST", page+"/burnin", url.Values{}); resp.StatusCode != 200 {
+		t.Fatalf("the burn-in answers %d: %s", resp.StatusCode, body)
+	}
+	in(schema.PhaseAvailable)
+	repairs, err := p.Store.Repairs(t.Context(), store.RepairFilter{Server: id})
+	if err != nil || len(repairs) != 1 || repairs[0].State != schema.RepairReturned {
+		t.Fatalf("%v, %+v", err, repairs)
+	}
+}
+
 func TestAChangeIsToldToOpenPages(t *testing.T) {
 	t.Parallel()
 	p := start(t)

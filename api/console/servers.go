@@ -93,6 +93,26 @@ func (d serverDetail) cordoned() bool {
 	return slices.ContainsFunc(d.Cordons, func(c schema.Cordon) bool { return c.Owner == schema.CordonOperator && c.Accelerator == "" })
 }
 
+// unproven reports whether an accelerator of a server in the pool takes no jobs for want of a passed burn-in.
+func (d serverDetail) unproven() bool {
+	return slices.ContainsFunc(d.Devices, func(a schema.Accelerator) bool {
+		return a.Health == schema.HealthUnknown || a.Health == schema.HealthSuspect
+	})
+}
+
+// mayBurnIn reports whether the burn-in is offered: where something is unproven, and where an operator drains what he
+// doubts. That it holds no job is checked when it is asked for.
+func (d serverDetail) mayBurnIn() bool {
+	return !d.Protected && (d.Phase == schema.PhaseAvailable && d.unproven() || d.Phase == schema.PhaseDraining)
+}
+
+func (d serverDetail) burnInClass() string {
+	if d.unproven() {
+		return "main"
+	}
+	return ""
+}
+
 // stopped reports whether a step of an onboarding waits for a person; any other failure belongs to a repair.
 func (d serverDetail) stopped() bool { return stopped(d.Server) }
 
@@ -152,6 +172,9 @@ func (v *visit) showServer(id string, n *notice) {
 	if d.cordoned() {
 		shape += "-cordoned"
 	}
+	if d.mayBurnIn() {
+		shape += "-burnin"
+	}
 	if d.Protected {
 		shape += "-protected"
 	}
@@ -171,6 +194,7 @@ func serverDo(v *visit) {
 		"cordon":    func() (*http.Response, error) { return v.api.CordonServer(ctx, id, contract.NewCordon{Reason: reason}) },
 		"uncordon":  func() (*http.Response, error) { return v.api.UncordonServer(ctx, id, contract.Uncordon{}) },
 		"drain":     func() (*http.Response, error) { return v.api.DrainServer(ctx, id, contract.Why{Reason: reason}) },
+		"burnin":    func() (*http.Response, error) { return v.api.BurnInServer(ctx, id) },
 		"undrain":   func() (*http.Response, error) { return v.api.UndrainServer(ctx, id) },
 		"protect":   func() (*http.Response, error) { return v.api.ProtectServer(ctx, id) },
 		"unprotect": func() (*http.Response, error) { return v.api.UnprotectServer(ctx, id) },

@@ -4,6 +4,7 @@ import (
 	"encoding/json"
 	"fmt"
 	"math"
+	"regexp"
 	"slices"
 	"strconv"
 	"strings"
@@ -46,6 +47,8 @@ func Reason(d schema.ReasonDoc, now schema.Instant) Why {
 			switch {
 			case b.ID == "": // not the reader's to see
 				who = "another tenant's " + b.Kind
+			case strings.Contains(b.ID, " "): // words in the place of an id that is not the reader's to see
+				who = b.ID
 			case strings.HasPrefix(b.ID, b.Kind+"_"): // the id says what it is of
 				who = b.ID
 			}
@@ -212,11 +215,11 @@ var headlines = map[schema.ReasonCode]string{
 	schema.ReasonGuaranteeOnly:    "only guaranteed capacity may be used[: guaranteed {guaranteed}][, {nonpreemptible_used} of it in use][, {asked} asked]",
 	schema.ReasonBudget:           "the budget does not cover it[: {remaining} of {amount} accelerator-hours left][, {asked} asked][; it resets {@resets_at}]",
 	schema.ReasonWindow:           "its time limit reaches into a planned window[ that starts {@starts}][: your limit is {your_limit}][, at most {max_limit_that_starts_now} would start now]",
-	schema.ReasonBehind:           "others are ahead in the queue[: {ahead_jobs} jobs][ that ask for {ahead_gpus} accelerators][, next to start is {head_job}]",
+	schema.ReasonBehind:           "others are ahead in the queue[: {ahead_jobs} jobs][, asking for {ahead_gpus} accelerators][, next to start is {head_job}]",
 	schema.ReasonUnhealthy:        "it would fit if unhealthy hardware were back[; out of the pool: {servers_by_cause}]",
 	schema.ReasonFragmented:       "enough is free, but not together[: {free_total} free][, at most {largest_block} together][ in one {level}][, {needed_block} needed]",
 	schema.ReasonCapacity:         "not enough free accelerators[: {free} free][, {needed} needed][; next release: {next_release.job}][ at {@next_release.at}]",
-	schema.ReasonPreempting:       "room is being made[: {victims.count} jobs with {victims.gpus} accelerators must stop][, at the latest {@grace_until}]",
+	schema.ReasonPreempting:       "room is being made[: to stop are {victims.count} jobs with {victims.gpus} accelerators][, at the latest {@grace_until}]",
 	schema.ReasonDispatching:      "it has its accelerators and is being started[ on {backend}][ ({cluster})][: {native_reason}]",
 	schema.ReasonNotEvaluated:     "it was just submitted and has not been looked at yet",
 }
@@ -226,8 +229,11 @@ func headline(c schema.ReasonCode, d detail, now schema.Instant) string {
 	if !ok {
 		return "it waits: " + string(c)
 	}
-	return d.phrase(t, now)
+	return one.ReplaceAllString(d.phrase(t, now), "${1}1 ${2}")
 }
+
+// one finds a count of one before a plural.
+var one = regexp.MustCompile(`(^|[^\d.])1 (accelerator|job|node)s\b`)
 
 func position(p detail) string {
 	spec, ahead := p.str("spec"), p.str("ahead_gpus")
@@ -237,7 +243,7 @@ func position(p detail) string {
 	case ahead == "" || ahead == "0":
 		return spec + " ahead"
 	default:
-		return spec + " ahead, asking for " + ahead + " accelerators"
+		return one.ReplaceAllString(spec+" ahead, asking for "+ahead+" accelerators", "${1}1 ${2}")
 	}
 }
 

@@ -2,6 +2,7 @@ package words
 
 import (
 	"fmt"
+	"strings"
 
 	"gpupool/schema"
 )
@@ -77,4 +78,9 @@ func Gang(nodes, perNode int) string {
 		return fmt.Sprintf("%d", perNode)
 	}
 	return fmt.Sprintf("%d (%d x %d)", nodes*perNode, nodes, perNode)
+}
+
+// Detail says what a step of an onboarding does, for a line that names the step already.
+func Detail(s schema.StepRun) string {
+	return strings.TrimPrefix(s.Detail, string(s.Step)+": ")
 }

@@ -71,9 +71,9 @@ func TestAReasonIsReadWithItsNumbers(t *testing.T) {
 		Detail:     json.RawMessage(`{"free": 8, "needed": 16, "next_release": {"job": "job_7", "at": "2026-11-30T10:05:00Z"}}`),
 		Position:   json.RawMessage(`{"project": 0, "spec": 2, "ahead_gpus": 24.0}`),
 		ETA:        json.RawMessage(`{"p50": "2026-11-30T10:05:00Z", "p90": "2026-11-30T10:20:00Z", "basis": "time limits"}`),
-		Blockers:   json.RawMessage(`[{"kind": "job", "id": "job_7", "gpus": 8}, {"kind": "job", "id": "", "gpus": 16}]`),
+		Blockers:   json.RawMessage(`[{"kind": "job", "id": "job_7", "gpus": 8}, {"kind": "job", "id": "", "gpus": 16}, {"kind": "job", "id": "another tenant's job", "gpus": 8}, {"kind": "server", "id": "a server"}]`),
 		ClearsWhen: "8 more accelerators are free",
-		Also:       json.RawMessage(`[{"code": "BEHIND", "detail": {"ahead_jobs": 2, "ahead_gpus": 24}}]`),
+		Also:       json.RawMessage(`[{"code": "BEHIND", "detail": {"ahead_jobs": 1, "ahead_gpus": 24}}]`),
 	}
 	want := Why{
 		Code: "CAPACITY", Class: "wait",
@@ -81,8 +81,8 @@ func TestAReasonIsReadWithItsNumbers(t *testing.T) {
 		Clears:   "8 more accelerators are free",
 		Position: "2 ahead, asking for 24 accelerators",
 		Start:    "likely 10:05:00Z (in 5m00s), 9 in 10 by 10:20:00Z (in 20m00s) (time limits)",
-		Blockers: []string{"job_7 (8 accelerators)", "another tenant's job (16 accelerators)"},
-		Also:     []string{"others are ahead in the queue: 2 jobs that ask for 24 accelerators"},
+		Blockers: []string{"job_7 (8 accelerators)", "another tenant's job (16 accelerators)", "another tenant's job (8 accelerators)", "a server"},
+		Also:     []string{"others are ahead in the queue: 1 job, asking for 24 accelerators"},
 		Numbers:  []Number{{"free", "8"}, {"needed", "16"}, {"next release", "at 2026-11-30T10:05:00Z, job job_7"}},
 	}
 	if d := cmp.Diff(want, Reason(doc, now)); d != "" {
@@ -94,7 +94,7 @@ func TestANestedNumberIsFound(t *testing.T) {
 	t.Parallel()
 	doc := schema.ReasonDoc{Code: schema.ReasonNeverFits, Detail: json.RawMessage(`{"asked": {"total": 64}, "max_possible": {"server": 8, "pool": 32}, "nearest_ok": {"nodes": 4, "accelerators": 32}}`)}
 	limited := schema.ReasonDoc{Code: schema.ReasonNeverFits, Detail: json.RawMessage(`{"asked": {"total": 16}, "max_possible": {"server": 8, "pool": 24, "quota": 12}, "nearest_ok": {"nodes": 1, "accelerators": 8}}`)}
-	if got, want := headline(limited.Code, parse(limited.Detail), 0), "this can never fit: it asks for 16 accelerators, at most possible are 24 in the pool, 8 in one server, 12 by the limit of its tenant or project; nearest that fits: 1 nodes with 8 accelerators"; got != want {
+	if got, want := headline(limited.Code, parse(limited.Detail), 0), "this can never fit: it asks for 16 accelerators, at most possible are 24 in the pool, 8 in one server, 12 by the limit of its tenant or project; nearest that fits: 1 node with 8 accelerators"; got != want {
 		t.Fatalf("got %q, want %q", got, want)
 	}
 	want := "this can never fit: it asks for 64 accelerators, at most possible are 32 in the pool, 8 in one server; nearest that fits: 4 nodes with 32 accelerators"

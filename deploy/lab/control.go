@@ -16,6 +16,8 @@ import (
 	"path/filepath"
 	"strings"
 	"time"
+
+	"gpupool/schema"
 )
 
 // control is how another process reaches into the lab: HTTP on loopback, with a token that lies in the lab's folder.
@@ -109,7 +111,7 @@ type Client struct {
 func Open(dir string) (*Client, error) {
 	b, err := os.ReadFile(filepath.Join(dir, controlFile))
 	if err != nil {
-		return nil, fmt.Errorf("no lab runs in %s: %w (hint: `gpupool up --lab demo` prints its folder; give it as --dir)", dir, err)
+		return nil, &schema.Error{Code: schema.CodeUnavailable, Message: fmt.Sprintf("no lab runs in %s: %s", dir, err), Hint: "`gpupool up --lab demo` prints its folder; give it as --dir", Err: err}
 	}
 	c := &Client{http: http.Client{Timeout: 30 * time.Second}}
 	if err := json.Unmarshal(b, &c.at); err != nil {
@@ -150,12 +152,16 @@ func (c *Client) call(ctx context.Context, method, path string, in, out any) err
 	req.Header.Set("Authorization", "Bearer "+c.at.Token)
 	resp, err := c.http.Do(req)
 	if err != nil {
-		return fmt.Errorf("the lab does not answer: %w", err)
+		return &schema.Error{Code: schema.CodeUnavailable, Message: "the lab does not answer: " + err.Error(), Hint: "does the `gpupool up` of that lab still run?", Err: err}
 	}
 	defer resp.Body.Close()
 	if resp.StatusCode >= 300 {
 		text, _ := io.ReadAll(io.LimitReader(resp.Body, 1000)) // only for words
-		return errors.New(strings.TrimSpace(string(text)))
+		refused := &schema.Error{Code: schema.CodeInternal, Message: strings.TrimSpace(string(text))}
+		if resp.StatusCode == http.StatusBadRequest { // the control's answer to every order that can't be carried out
+			refused.Code = schema.CodeInvalid
+		}
+		return refused
 	}
 	if out == nil {
 		return nil

@@ -370,8 +370,8 @@ func (m *machine) waitFault(ctx context.Context, kind string, want bool) error {
 }
 
 func (m *machine) fault(dev, kind string) error {
-	if !known(kind) {
-		return fmt.Errorf("fault %q: want one of %s", kind, strings.Join(Kinds(), ", "))
+	if err := checkKind(kind); err != nil {
+		return err
 	}
 	m.mu.Lock()
 	defer m.mu.Unlock()
@@ -404,6 +404,11 @@ func (m *machine) fault(dev, kind string) error {
 }
 
 func (m *machine) clear(dev, kind string) error {
+	if kind != "" { // "" is every kind
+		if err := checkKind(kind); err != nil {
+			return err
+		}
+	}
 	m.mu.Lock()
 	defer m.mu.Unlock()
 	if dev == "" || dev == "-" {

@@ -8,6 +8,7 @@ import (
 	"os"
 	"path/filepath"
 	"slices"
+	"strings"
 	"time"
 
 	"gpupool/deploy/lab/bmc"
@@ -36,6 +37,13 @@ func Kinds() []string {
 }
 
 func known(kind string) bool { return slices.Contains(Kinds(), kind) }
+
+func checkKind(kind string) error {
+	if !known(kind) {
+		return fmt.Errorf("fault %q: want one of %s", kind, strings.Join(Kinds(), ", "))
+	}
+	return nil
+}
 
 const (
 	bootNetwork = "network"

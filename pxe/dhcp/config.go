@@ -30,7 +30,8 @@ const (
 type Subnet struct {
 	// Prefix is the clients' network, as 10.1.0.0/24. In proxy mode too: it says which relays are known.
 	Prefix netip.Prefix
-	// Ranges are the addresses to give out; none = the whole prefix, less the router's and the server's own.
+	// Ranges are the addresses to give out; none = the whole prefix. Never given are
+	// the Routers, the Relays and ServerID; another address of this machine is, unless the ranges leave it out.
 	Ranges []lease.Range
 	// Relays are giaddrs of relays that serve this subnet from outside its prefix.
 	Relays []netip.Addr

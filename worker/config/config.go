@@ -113,7 +113,7 @@ type Subnet6 struct {
 // Subnet is one network the DHCP service serves.
 type Subnet struct {
 	CIDR      string   `yaml:"cidr" help:"The network, IPv4." zero:"must be set" example:"10.20.0.0/22"`
-	Range     string   `yaml:"range" help:"First and last address to give, both inside cidr; several with commas." zero:"the whole network but for the router's, the relays' and the service's own" example:"10.20.1.0-10.20.3.254"`
+	Range     string   `yaml:"range" help:"First and last address to give, both inside cidr; several with commas." zero:"the whole network but for router, relays and server_id; set it where anything else there has a fixed address, this machine's own included" example:"10.20.1.0-10.20.3.254"`
 	Relays    []string `yaml:"relays" help:"Addresses (giaddr) of DHCP relays that serve it from outside cidr." zero:"none: relays inside cidr are known by their address" example:"[10.9.0.1]"`
 	Interface string   `yaml:"interface" help:"Interface that it is directly on." zero:"found by the interfaces' addresses" example:"eth1"`
 	Router    string   `yaml:"router" help:"Default router." zero:"none" example:"10.20.0.1"`

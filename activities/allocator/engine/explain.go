@@ -457,7 +457,7 @@ func (s *State) shortDetail(j *job, code Code, d *diagnosis) (Detail, []Blocker,
 		if d.limited != "" {
 			det["limited_by"] = d.limited
 		}
-		return det, blockers, fmt.Sprintf("%d accelerators are free together in one %s", d.block, d.level)
+		return det, blockers, fmt.Sprintf("%s free together in one %s", accelerators(d.block, ""), d.level)
 	default:
 		det := Detail{"free": d.blocks * max(j.shape.spec.k, 1), "needed": d.needed, "next_release": nil}
 		if d.nextJob != "" {
@@ -466,7 +466,7 @@ func (s *State) shortDetail(j *job, code Code, d *diagnosis) (Detail, []Blocker,
 				blockers = append(blockers, Blocker{"job", d.nextJob, gpus(al[0].milli), al[0].Tenant})
 			}
 		}
-		return det, blockers, fmt.Sprintf("%d more accelerators of the spec are free", d.needed-d.blocks*max(j.shape.spec.k, 1))
+		return det, blockers, accelerators(d.needed-d.blocks*max(j.shape.spec.k, 1), "more ") + " free"
 	}
 }
 
@@ -508,3 +508,15 @@ func orNil(t time.Time) any {
 }
 
 func clock(t time.Time) string { return t.UTC().Format(time.RFC3339) }
+
+// accelerators is "1 more accelerator of the spec is", "8 accelerators are".
+func accelerators(n int, more string) string {
+	of := ""
+	if more != "" {
+		of = " of the spec"
+	}
+	if n == 1 {
+		return "1 " + more + "accelerator" + of + " is"
+	}
+	return fmt.Sprintf("%d %saccelerators%s are", n, more, of)
+}

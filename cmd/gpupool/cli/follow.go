@@ -8,6 +8,7 @@ import (
 	"os"
 	"strings"
 	"time"
+	"unicode/utf8"
 
 	"github.com/spf13/cobra"
 	"golang.org/x/term"
@@ -354,7 +355,7 @@ func (a *app) events() *cobra.Command {
 	return cmd
 }
 
-// event writes one event: a line for people, or one JSON object a line.
+// event writes one event for people, its data on lines of their own where it has any that do not fit, or one JSON object a line.
 func (a *app) event(w io.Writer, e contract.Event) error {
 	if a.json() {
 		return jsonLine(w, e)
@@ -367,6 +368,24 @@ func (a *app) event(w io.Writer, e contract.Event) error {
 	if data == "null" {
 		data = ""
 	}
-	_, err := fmt.Fprintln(w, words.Printable(strings.TrimRight(fmt.Sprintf("%s %6d  %-20s %s%s  %s", e.At.Time().Format("15:04:05Z"), e.Seq, e.Kind, e.Subject, by, data), " "), false))
-	return err
+	line := words.Printable(strings.TrimRight(fmt.Sprintf("%s %6d  %-20s %s%s  %s", e.At.Time().Format("15:04:05Z"), e.Seq, e.Kind, e.Subject, by, data), " "), false)
+	if utf8.RuneCountInString(line) <= maxWidth {
+		_, err := fmt.Fprintln(w, line)
+		return err
+	}
+	line = words.Printable(strings.TrimRight(fmt.Sprintf("%s %6d  %-20s %s%s", e.At.Time().Format("15:04:05Z"), e.Seq, e.Kind, e.Subject, by), " "), false)
+	for i, part := range []string{line, words.Printable(data, false)} {
+		if part == "" {
+			continue
+		}
+		for n, l := range wrap(part, maxWidth-2*len(indent)) {
+			if i > 0 || n > 0 {
+				l = indent + l
+			}
+			if _, err := fmt.Fprintln(w, l); err != nil {
+				return err
+			}
+		}
+	}
+	return nil
 }

@@ -208,7 +208,7 @@ func (a *app) jobShow() *cobra.Command {
 			f := fields{w}
 			f.put("Job", strings.TrimSpace(j.Id+"  "+j.Name))
 			f.put("State", strings.TrimSuffix(string(j.State)+": "+j.Cause, ": "))
-			if j.ExitCode != nil {
+			if j.ExitCode != nil && j.State.Ended() { // of an earlier attempt until then
 				f.put("Exit code", strconv.Itoa(*j.ExitCode))
 			}
 			if j.Reason != nil {

@@ -377,7 +377,7 @@ func stepLines(steps []schema.StepRun, now schema.Instant) []line {
 		if s.Try > 1 {
 			try = fmt.Sprintf(" (try %d)", s.Try)
 		}
-		l := line{stable: strings.TrimRight(fmt.Sprintf("  %s %-10s  %-7s  %s%s", marks[s.State], s.Step, s.State, words.Printable(s.Detail, false), try), " ")}
+		l := line{stable: strings.TrimRight(fmt.Sprintf("  %s %-10s  %-7s  %s%s", marks[s.State], s.Step, s.State, words.Printable(words.Detail(s), false), try), " ")}
 		l.ticks = words.Between(s.Started, s.Ended, now)
 		out = append(out, l)
 	}
@@ -396,7 +396,7 @@ func serverLine(f *followed, now schema.Instant) line {
 	for _, st := range f.steps {
 		if st.Step == s.Step {
 			if st.Detail != "" {
-				l.stable += ": " + words.Printable(st.Detail, false)
+				l.stable += ": " + words.Printable(words.Detail(st), false)
 			}
 			l.ticks = words.Between(st.Started, st.Ended, now)
 		}

@@ -93,7 +93,7 @@ func (a *app) repairShow() *cobra.Command {
 func repairNext(r schema.Repair) string {
 	switch {
 	case r.State == schema.RepairWaiting && r.OldSerial != "":
-		return "gpupool repair done " + r.ID + " --old-serial " + r.OldSerial + " --new-serial NEW --note TEXT"
+		return "gpupool repair done " + r.ID + " \\\n  --old-serial " + r.OldSerial + " --new-serial NEW --note TEXT"
 	case r.State == schema.RepairWaiting:
 		return "gpupool repair done " + r.ID + " --note TEXT"
 	case r.ClosedAt.IsZero():

@@ -95,7 +95,7 @@ func argumentErrors(c *cobra.Command) {
 			err := check(cmd, args)
 			var ue usageError
 			if err != nil && !errors.As(err, &ue) {
-				err = usageError{err}
+				err = usageError{fmt.Errorf("%w; it is used as: %s", err, cmd.UseLine())}
 			}
 			return err
 		}

@@ -300,9 +300,9 @@ aside) and by GPU-hours of ended attempts.`,
 				return call.Do[contract.Report](c.GetReport(cmd.Context(), &contract.GetReportParams{Tenant: opt(tenant), Project: opt(project), From: from.given(), To: to.given(), Every: opt(every), Zone: opt(zone), By: opt(by)}))
 			}, func(r contract.Report) {
 				w := cmd.OutOrStdout()
-				t := newTable("PERIOD", strings.ToUpper(by), "STARTS", "WAIT P50", "P90", "P99", "ALLOCATED", "IDLE", "UNKNOWN", "JOBS OK", "GPU-HOURS OK")
+				t := newTable(periodKey(every, by, "PERIOD", strings.ToUpper(by), "STARTS", "WAIT P50", "P90", "P99", "ALLOCATED", "IDLE", "UNKNOWN", "JOBS OK", "GPU-HOURS OK")...)
 				for _, n := range r.Items {
-					t.row(n.Period, n.Key, strconv.FormatInt(n.Wait.Attempts, 10), wait(n.Wait.P50), wait(n.Wait.P90), wait(n.Wait.P99), percent(n.AllocatedShare), percent(n.IdleRate), percent(n.UnknownShare), percent(n.JobSuccess), percent(n.GpuSuccess))
+					t.row(periodKey(every, by, n.Period, n.Key, strconv.FormatInt(n.Wait.Attempts, 10), wait(n.Wait.P50), wait(n.Wait.P90), wait(n.Wait.P99), percent(n.AllocatedShare), percent(n.IdleRate), percent(n.UnknownShare), percent(n.JobSuccess), percent(n.GpuSuccess))...)
 				}
 				t.write(w, "Nothing to count.")
 				if every != "" {
@@ -311,7 +311,10 @@ aside) and by GPU-hours of ended attempts.`,
 				for _, n := range r.Items {
 					reasons(w, n)
 					if n.Verdict != "" {
-						fmt.Fprintln(w, "\n"+words.Printable(strings.TrimPrefix(n.Key+": ", ": ")+n.Verdict, false))
+						fmt.Fprintln(w)
+						for _, l := range wrap(words.Printable(strings.TrimPrefix(n.Key+": ", ": ")+n.Verdict, false), maxWidth) {
+							fmt.Fprintln(w, l)
+						}
 					}
 				}
 			})
@@ -352,6 +355,18 @@ func reasons(w io.Writer, n contract.Counts) {
 	if len(ends) > 0 {
 		fmt.Fprintln(w, "\nJobs ended: "+strings.Join(ends, ", "))
 	}
+}
+
+// periodKey leaves the first cell out of a row where the report has one period, the second where it is of everything.
+func periodKey(every, by string, cells ...string) []string {
+	row := cells[2:]
+	if by != "" {
+		row = append([]string{cells[1]}, row...)
+	}
+	if every != "" {
+		row = append([]string{cells[0]}, row...)
+	}
+	return row
 }
 
 func percent(v *float64) string {

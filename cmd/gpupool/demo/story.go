@@ -490,7 +490,7 @@ func (s *Story) finish(ctx context.Context) error {
 			}
 		}
 		if live != told {
-			s.say("   %5.1fs  %d jobs to go", time.Since(s.begun).Seconds(), live)
+			s.say("   %5.1fs  jobs to go: %d", time.Since(s.begun).Seconds(), live)
 			told = live
 		}
 		return live == 0, nil

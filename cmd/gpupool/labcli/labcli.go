@@ -29,6 +29,14 @@ func faults(s lab.ServerState) string {
 	return strings.Join(out, ", ")
 }
 
+// said tells what was done, unless it was refused.
+func said(cmd *cobra.Command, err error, format string, a ...any) error {
+	if err == nil {
+		fmt.Fprintf(cmd.OutOrStdout(), format+"\n", a...)
+	}
+	return err
+}
+
 // Command is `gpupool lab`.
 func Command() *cobra.Command {
 	var dir, data string
@@ -87,21 +95,21 @@ func Command() *cobra.Command {
 				if err != nil {
 					return err
 				}
-				return c.Fault(cmd.Context(), a[0], a[1], a[2])
+				return said(cmd, c.Fault(cmd.Context(), a[0], a[1], a[2]), "%s %s has %s.", a[0], a[1], a[2])
 			}},
 		&cobra.Command{Use: "clear SERVER DEVICE KIND", Short: "Take a fault away", Args: cobra.ExactArgs(3), RunE: func(cmd *cobra.Command, a []string) error {
 			c, err := open()
 			if err != nil {
 				return err
 			}
-			return c.Clear(cmd.Context(), a[0], a[1], a[2])
+			return said(cmd, c.Clear(cmd.Context(), a[0], a[1], a[2]), "%s %s has %s no more.", a[0], a[1], a[2])
 		}},
 		&cobra.Command{Use: "replace SERVER SLOT SERIAL", Short: "Swap the part in a slot for a new one with that serial, as a technician does", Args: cobra.ExactArgs(3), RunE: func(cmd *cobra.Command, a []string) error {
 			c, err := open()
 			if err != nil {
 				return err
 			}
-			return c.Replace(cmd.Context(), a[0], a[1], a[2])
+			return said(cmd, c.Replace(cmd.Context(), a[0], a[1], a[2]), "%s %s holds %s now.", a[0], a[1], a[2])
 		}},
 	)
 	root.AddCommand(bmcFault(open))
@@ -124,13 +132,13 @@ func bmcFault(open func() (*lab.Client, error)) *cobra.Command {
 				return err
 			}
 			if mend {
-				return c.ClearBMC(cmd.Context(), a[0])
+				return said(cmd, c.ClearBMC(cmd.Context(), a[0]), "the BMC of %s is as it was.", a[0])
 			}
 			f.Merge = []byte(merge)
 			if merge == "" {
 				f.Merge = nil
 			}
-			return c.BMCFault(cmd.Context(), a[0], f)
+			return said(cmd, c.BMCFault(cmd.Context(), a[0], f), "the BMC of %s misbehaves.", a[0])
 		}}
 	fl := c.Flags()
 	fl.StringVar(&f.Method, "method", "", "only requests of this method")

@@ -119,6 +119,8 @@ type Ready struct {
 	Lab   string `json:"lab,omitempty"` // the lab's folder
 	// Trees says for each captured tree which of the lab's servers serve it, or why none does.
 	Trees []string `json:"lab_trees,omitempty"`
+
+	faults []string // which of the lab's servers begin with a fault
 }
 
 func (f *flags) run(ctx context.Context, out io.Writer, roles []config.Role) (err error) {
@@ -152,7 +154,7 @@ func (f *flags) run(ctx context.Context, out io.Writer, roles []config.Role) (er
 	}
 	labEnded := make(chan error, 1)
 	if f.lab != "" {
-		l, trees, err := f.startLab(ctx, c, p, log)
+		l, servers, trees, err := f.startLab(ctx, c, p, log)
 		if err != nil {
 			return err
 		}
@@ -164,7 +166,7 @@ func (f *flags) run(ctx context.Context, out io.Writer, roles []config.Role) (er
 				err = e
 			}
 		}()
-		r.Lab, r.Trees = labDir(c), trees
+		r.Lab, r.Trees, r.faults = labDir(c), trees, faulty(servers)
 	}
 	say(out, c, r, time.Since(begun))
 	if f.readyFile != "" {
@@ -202,8 +204,22 @@ func say(out io.Writer, c *config.Config, r Ready, took time.Duration) {
 		fmt.Fprintf(out, "  operator's token  %s   (shown this once; only its hash is kept)\n\nNext, in another shell:\n  gpupool login --url %s     it asks for the token\n  gpupool overview\n", r.Token, r.URL)
 	}
 	if r.Token != "" && r.Lab != "" {
-		fmt.Fprintf(out, "  gpupool lab --dir %s enrollment | gpupool server enroll -f -\n  gpupool server onboard --all     (of the demo's six, r2s1 is made to fail its burn-in)\n", r.Lab)
+		fmt.Fprintf(out, "  gpupool lab --dir %s enrollment | gpupool server enroll -f -\n  gpupool server onboard --all\n", r.Lab)
+		for _, s := range r.faults {
+			fmt.Fprintln(out, "      "+s)
+		}
 	}
+}
+
+// faulty says of each server that begins with faults which they are.
+func faulty(servers []lab.ServerConfig) []string {
+	var out []string
+	for _, s := range servers {
+		if len(s.Faults) > 0 {
+			out = append(out, s.Name+" is made faulty: "+strings.Join(s.Faults, ", "))
+		}
+	}
+	return out
 }
 
 func writeReady(path string, r Ready) error {
@@ -247,17 +263,17 @@ func labSettings() []string {
 		"pxe.subnets=[{cidr: 127.77.0.0/16, range: 127.77.1.1-127.77.9.250}]"}
 }
 
-// startLab also says which captured trees its BMCs serve. A tree that can't be had is no reason not to start.
-func (f *flags) startLab(ctx context.Context, c *config.Config, p *worker.Process, log *slog.Logger) (*lab.Lab, []string, error) {
+// startLab also says what the lab's servers are, and which captured trees its BMCs serve. A tree that can't be had is no reason not to start.
+func (f *flags) startLab(ctx context.Context, c *config.Config, p *worker.Process, log *slog.Logger) (*lab.Lab, []lab.ServerConfig, []string, error) {
 	lc := lab.Config{Servers: lab.Demo()}
 	if f.lab != "demo" {
 		var err error
 		if lc, err = lab.ReadConfig(f.lab); err != nil {
-			return nil, nil, err
+			return nil, nil, nil, err
 		}
 	}
 	if p.Boot == nil {
-		return nil, nil, fmt.Errorf("--lab needs the boot service: pxe.mode is %q", c.PXE.Mode)
+		return nil, nil, nil, fmt.Errorf("--lab needs the boot service: pxe.mode is %q", c.PXE.Mode)
 	}
 	var trees []string
 	if f.labTrees != "" {
@@ -273,10 +289,10 @@ func (f *flags) startLab(ctx context.Context, c *config.Config, p *worker.Proces
 	lc.DHCP, lc.TFTPPort = p.Boot.Addrs().DHCP.String(), int(p.Boot.Addrs().TFTP.Port())
 	l, err := lab.New(lc)
 	if err != nil {
-		return nil, nil, err
+		return nil, nil, nil, err
 	}
 	log.Info("lab runs", "servers", strings.Join(names(l.State()), " "))
-	return l, trees, ctx.Err()
+	return l, lc.Servers, trees, ctx.Err()
 }
 
 // served says for each captured tree which servers' BMCs serve it.
