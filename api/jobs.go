@@ -5,6 +5,7 @@ import (
 	"crypto/sha256"
 	"encoding/hex"
 	"encoding/json"
+	"errors"
 	"fmt"
 	"net/http"
 	"strconv"
@@ -68,6 +69,16 @@ func (s *Server) resolve(c *gin.Context, in *contract.NewJob) error {
 	if p == "" {
 		return schema.Invalid("project", "", "the project that the job is of")
 	}
+	for i, d := range in.DependsOn {
+		j, err := s.job(c.Request.Context(), c, d.Job)
+		if err != nil {
+			if e := (*schema.Error)(nil); errors.As(err, &e) {
+				return schema.Invalid(fmt.Sprintf("depends_on[%d].job", i), d.Job, "the id or name of a job of the tenant: "+e.Message)
+			}
+			return err
+		}
+		in.DependsOn[i].Job = j.ID
+	}
 	if in.Nodes == nil {
 		one := 1
 		in.Nodes = &one
@@ -106,7 +117,8 @@ func ms(n int64) time.Duration { return time.Duration(n) * time.Millisecond }
 
 func fromNewJob(n contract.NewJob) store.NewJob {
 	return store.NewJob{Tenant: n.Tenant, Project: n.Project, Name: n.Name, Spec: n.Spec, Nodes: *n.Nodes, Priority: n.Priority, Preemptible: n.Preemptible, Same: n.Same, SameRequired: n.SameRequired,
-		Region: n.Region, Command: n.Command, Env: n.Env, WorkDir: n.WorkDir, TimeLimit: ms(n.TimeLimitMs), MaxQueue: ms(n.MaxQueueMs), Grace: ms(n.GraceMs), NotBefore: n.NotBefore, Held: n.Held, RequeueLimit: n.RequeueLimit}
+		Region: n.Region, Command: n.Command, Env: n.Env, WorkDir: n.WorkDir, TimeLimit: ms(n.TimeLimitMs), MaxQueue: ms(n.MaxQueueMs), Grace: ms(n.GraceMs), NotBefore: n.NotBefore, Held: n.Held, RequeueLimit: n.RequeueLimit,
+		DependsOn: n.DependsOn, Array: n.Array, ArrayLimit: n.ArrayLimit}
 }
 
 // ListJobs lists the newest first.

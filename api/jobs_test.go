@@ -461,3 +461,25 @@ func TestLogsAreFollowedToTheEndOfTheAttempt(t *testing.T) {
 	wantProblem(t, p.member("GET", "/v1/jobs/"+j.Id+"/logs?rank=1", ""), schema.CodeInvalid, "rank")
 	wantProblem(t, p.member("GET", "/v1/jobs/"+j.Id+"/logs?attempt=2", ""), schema.CodeInvalid, "attempt")
 }
+
+func TestAJobNamesTheJobsItStartsAfter(t *testing.T) {
+	t.Parallel()
+	p := newPool(t)
+	storetest.Available(t, p.store, 1, model, 8)
+	first := p.submit(`{"spec":"h100x8","project":"main","name":"prepare","command":["true"]}`)
+	j := p.submit(`{"spec":"h100x8","project":"main","command":["true"],"depends_on":[{"job":"prepare"}],"array":"sweep","array_limit":2}`)
+	if len(j.DependsOn) != 1 || j.DependsOn[0].Job != first.Id || j.DependsOn[0].Condition != schema.AfterOK || j.Array != "sweep" || j.ArrayLimit != 2 {
+		t.Fatalf("the job is %+v", j)
+	}
+	// Another tenant's job is as good as none.
+	for name, body := range map[string]string{
+		"another tenant's job": `{"tenant":"globex","project":"main","spec":"h100x8","command":["true"],"depends_on":[{"job":"` + first.Id + `"}]}`,
+		"no job":               `{"tenant":"acme","project":"main","spec":"h100x8","command":["true"],"depends_on":[{"job":"nothing"}]}`,
+		"a job twice":          `{"tenant":"acme","project":"main","spec":"h100x8","command":["true"],"depends_on":[{"job":"prepare"},{"job":"` + first.Id + `"}]}`,
+	} {
+		a := p.op("POST", "/v1/jobs", body)
+		if got := a.problem(t); a.status != http.StatusBadRequest || !strings.HasPrefix(got.Field, "depends_on[") {
+			t.Errorf("%s was answered %d: %s", name, a.status, a.body)
+		}
+	}
+}

@@ -22,31 +22,34 @@ func (s JobState) Ended() bool { return JobStates.Final(s) }
 
 // Job is a tenant's request for nodes x spec and what became of it.
 type Job struct {
-	ID            string  `gorm:"primaryKey" json:"id"`
-	Seq           int64   `json:"seq"` // submit order over all tenants, kept over requeues
-	Tenant        string  `json:"tenant"`
-	Project       string  `json:"project"`
-	Name          string  `json:"name"`
-	Spec          string  `json:"spec"`
-	Model         string  `json:"model"` // of the spec at submit
-	Nodes         int     `json:"nodes"`
-	PerNode       int     `json:"per_node"`       // accelerators a node, of the spec at submit
-	Priority      int     `json:"priority"`       // after the caps of its tenant and project; what has started keeps it
-	AskedPriority int     `json:"asked_priority"` // before them
-	Preemptible   bool    `json:"preemptible"`
-	Same          string  `json:"same,omitempty"`          // keep the gang within: nvlink, rack, site, region
-	SameRequired  bool    `json:"same_required,omitempty"` // else preferred
-	Region        string  `json:"region"`
-	Command       string  `json:"command"` // JSON array of argv
-	Env           string  `json:"env"`     // JSON object
-	WorkDir       string  `json:"work_dir,omitempty"`
-	TimeLimit     int64   `json:"time_limit_ms"` // ms from running to timeout; 0 = none
-	MaxQueue      int64   `json:"max_queue_ms"`  // ms from submit to expired; 0 = none
-	Grace         int64   `json:"grace_ms"`      // ms between the stop signal and the kill
-	NotBefore     Instant `json:"not_before"`
-	Held          bool    `json:"held"`
-	HeldBy        string  `json:"held_by,omitempty"`
-	RequeueLimit  int     `json:"requeue_limit"` // hardware losses after which it fails; preemptions don't count
+	ID            string       `gorm:"primaryKey" json:"id"`
+	Seq           int64        `json:"seq"` // submit order over all tenants, kept over requeues
+	Tenant        string       `json:"tenant"`
+	Project       string       `json:"project"`
+	Name          string       `json:"name"`
+	Spec          string       `json:"spec"`
+	Model         string       `json:"model"` // of the spec at submit
+	Nodes         int          `json:"nodes"`
+	PerNode       int          `json:"per_node"`       // accelerators a node, of the spec at submit
+	Priority      int          `json:"priority"`       // after the caps of its tenant and project; what has started keeps it
+	AskedPriority int          `json:"asked_priority"` // before them
+	Preemptible   bool         `json:"preemptible"`
+	Same          string       `json:"same,omitempty"`          // keep the gang within: nvlink, rack, site, region
+	SameRequired  bool         `json:"same_required,omitempty"` // else preferred
+	Region        string       `json:"region"`
+	Command       string       `json:"command"` // JSON array of argv
+	Env           string       `json:"env"`     // JSON object
+	WorkDir       string       `json:"work_dir,omitempty"`
+	TimeLimit     int64        `json:"time_limit_ms"` // ms from running to timeout; 0 = none
+	MaxQueue      int64        `json:"max_queue_ms"`  // ms from submit to expired; 0 = none
+	Grace         int64        `json:"grace_ms"`      // ms between the stop signal and the kill
+	NotBefore     Instant      `json:"not_before"`
+	Held          bool         `json:"held"`
+	HeldBy        string       `json:"held_by,omitempty"`
+	DependsOn     []Dependency `gorm:"serializer:json" json:"depends_on"`
+	Array         string       `gorm:"column:array_name" json:"array"` // jobs of one array share it, within a project
+	ArrayLimit    int          `json:"array_limit"`                    // at most so many of the array hold accelerators at once; 0 = no limit
+	RequeueLimit  int          `json:"requeue_limit"`                  // hardware losses after which it fails; preemptions don't count
 
 	State       JobState `json:"state"`
 	Attempt     int      `json:"attempt"`         // the live or last one; 0 before the first allocation
@@ -60,6 +63,24 @@ type Job struct {
 	EndedAt     Instant  `json:"ended_at"`
 	Version     int64    `json:"version"`
 }
+
+// Dependency is another job of the same tenant that a job starts after.
+type Dependency struct {
+	Job       string              `json:"job"`
+	Condition DependencyCondition `json:"condition"`
+}
+
+// DependencyCondition is how the other job must have ended.
+type DependencyCondition string
+
+const (
+	AfterOK    DependencyCondition = "afterok"    // completed
+	AfterNotOK DependencyCondition = "afternotok" // ended, and not completed
+	AfterAny   DependencyCondition = "afterany"   // ended
+)
+
+// Valid reports whether c is known.
+func (c DependencyCondition) Valid() bool { return c == AfterOK || c == AfterNotOK || c == AfterAny }
 
 // Accelerators is nodes x accelerators a node.
 func (j Job) Accelerators() int { return j.Nodes * j.PerNode }

@@ -75,10 +75,7 @@ func load(ctx context.Context, db *store.Store, region, holder string, policy en
 		return nil, err
 	}
 	l.queued = len(jobs)
-	for _, j := range jobs {
-		l.pool.SetJob(waiting(j))
-	}
-	return l, nil
+	return l, l.enqueue(ctx, jobs)
 }
 
 // pastUsage is how far back fair share remembers at load: by the default half-life what was before weighs less than 1/7000.
@@ -271,6 +268,24 @@ func (l *live) setServers(ctx context.Context, ids []string) error {
 	return nil
 }
 
+// enqueue tells of jobs that wait, and how those that they depend on have ended. Ends to come are told by their events.
+func (l *live) enqueue(ctx context.Context, jobs []schema.Job) error {
+	var others []string
+	for _, j := range jobs {
+		for _, d := range j.DependsOn {
+			others = append(others, d.Job)
+		}
+	}
+	ended, err := l.db.EndedStates(ctx, others)
+	if err != nil {
+		return err
+	}
+	for _, j := range jobs {
+		l.pool.SetJob(waiting(j, ended))
+	}
+	return nil
+}
+
 // setJobs brings the queue in line with what the database says of these jobs now.
 func (l *live) setJobs(ctx context.Context, ids []string) error {
 	if len(ids) == 0 {
@@ -280,10 +295,12 @@ func (l *live) setJobs(ctx context.Context, ids []string) error {
 	if err != nil {
 		return err
 	}
+	if err := l.enqueue(ctx, queued); err != nil {
+		return err
+	}
 	is := make(map[string]bool, len(queued))
 	for _, j := range queued {
 		is[j.ID] = true
-		l.pool.SetJob(waiting(j))
 	}
 	for _, id := range ids {
 		if !is[id] {
@@ -320,17 +337,29 @@ func server(n store.Node) engine.Server {
 	return s
 }
 
-func waiting(j schema.Job) engine.Job {
+func waiting(j schema.Job, ended map[string]schema.JobState) engine.Job {
 	e := engine.Job{ID: j.ID, Tenant: j.Tenant, Project: j.Project, Spec: j.Spec, Nodes: j.Nodes, Priority: j.AskedPriority, Seq: j.Seq, Submitted: j.SubmittedAt.Time(), Attempt: j.Attempt + 1,
 		Preemptible: j.Preemptible, TimeLimit: j.Limit(), Grace: time.Duration(j.Grace) * time.Millisecond, NotBefore: j.NotBefore.Time(), MaxQueue: time.Duration(j.MaxQueue) * time.Millisecond, Same: engine.Level(j.Same), SameRequired: j.SameRequired, Region: j.Region}
+	e.Array, e.ArrayLimit = array(j), j.ArrayLimit
+	for _, d := range j.DependsOn {
+		e.DependsOn = append(e.DependsOn, engine.Dependency{Job: d.Job, Condition: engine.Condition(d.Condition), State: string(ended[d.Job])})
+	}
 	if j.Held {
 		e.Held = &engine.Hold{By: "user", Why: "asked for", Note: j.HeldBy}
 	}
 	return e
 }
 
+// array is a name that no other project's array has: names hold no slash.
+func array(j schema.Job) string {
+	if j.Array == "" {
+		return ""
+	}
+	return j.Tenant + "/" + j.Project + "/" + j.Array
+}
+
 func allocation(h store.LiveAttempt) engine.Allocation {
-	a := engine.Allocation{Job: h.Job.ID, Attempt: h.Attempt.Attempt, Tenant: h.Job.Tenant, Project: h.Job.Project, Spec: h.Job.Spec, Priority: h.Job.Priority, Preemptible: h.Job.Preemptible,
+	a := engine.Allocation{Job: h.Job.ID, Attempt: h.Attempt.Attempt, Tenant: h.Job.Tenant, Project: h.Job.Project, Spec: h.Job.Spec, Priority: h.Job.Priority, Preemptible: h.Job.Preemptible, Array: array(h.Job),
 		Started: h.Attempt.AllocatedAt.Time(), TimeLimit: h.Job.Limit(), Grace: time.Duration(h.Job.Grace) * time.Millisecond}
 	if h.Attempt.StopWhy == schema.AttemptPreempted {
 		a.For = h.Attempt.StopFor

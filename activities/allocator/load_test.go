@@ -397,3 +397,65 @@ func TestAWindowIsCheckedAtTheMomentOfTheStart(t *testing.T) {
 	p.cycle()
 	p.waits(job, schema.ReasonWindow, nil)
 }
+
+func TestAJobStartsAfterTheJobsItDependsOn(t *testing.T) {
+	t.Parallel()
+	p, ctx := newPoliced(t), t.Context()
+	after := func(on string, c schema.DependencyCondition) string {
+		return p.submitAs(func(n *store.NewJob) { n.DependsOn = []schema.Dependency{{Job: on, Condition: c}} })
+	}
+	first := p.submit()
+	ok, notOK := after(first, schema.AfterOK), after(first, schema.AfterNotOK)
+	for range 2 {
+		p.cycle()
+		p.starts(first)
+		var d struct{ Jobs []string }
+		p.waits(ok, schema.ReasonDependency, &d)
+		if len(d.Jobs) != 1 || d.Jobs[0] != first {
+			t.Fatalf("the job that waits for %s says %v", first, d.Jobs)
+		}
+		p.restart()
+	}
+	p.cycle()
+	p.finish(first)
+	p.cycle()
+	p.starts(ok)
+	for range 2 {
+		var d struct{ States []string }
+		p.waits(notOK, schema.ReasonDependencyFailed, &d)
+		if len(d.States) != 1 || d.States[0] != "completed" {
+			t.Fatalf("the dependency ended as %v", d.States)
+		}
+		p.restart()
+		p.cycle()
+	}
+	late := after(first, schema.AfterOK) // it has ended before the submit
+	p.cycle()
+	p.waits(late, schema.ReasonCapacity, nil)
+	_, _, err := p.db.SubmitJob(ctx, "test", "", "", store.NewJob{Tenant: "blue", Project: "main", Spec: "x2", Nodes: 1, Command: []string{"true"}, DependsOn: []schema.Dependency{{Job: "job_none"}}})
+	if !schema.Is(err, schema.CodeInvalid) {
+		t.Fatalf("a dependency on no job gives %v", err)
+	}
+}
+
+func TestOfAnArrayOnlySoManyRunAtOnce(t *testing.T) {
+	t.Parallel()
+	p := newPoliced(t)
+	storetest.Available(t, p.db, 2, h100, 2)
+	one := func(n *store.NewJob) { n.Array, n.ArrayLimit = "sweep", 1 }
+	first, second := p.submitAs(one), p.submitAs(one)
+	for range 2 {
+		p.cycle()
+		p.starts(first)
+		var d struct{ Level string }
+		p.waits(second, schema.ReasonJobLimit, &d)
+		if d.Level != "array blue/main/sweep" {
+			t.Fatalf("the limit is of %s", d.Level)
+		}
+		p.restart()
+	}
+	p.cycle()
+	p.finish(first)
+	p.cycle()
+	p.starts(second)
+}

@@ -255,6 +255,9 @@ type Counts struct {
 	WaitByReason map[string]Waits `json:"wait_by_reason"`
 }
 
+// Dependency defines model for Dependency.
+type Dependency = schema.Dependency
+
 // Document Any JSON
 type Document = json.RawMessage
 
@@ -318,14 +321,17 @@ type Identity struct {
 // Job defines model for Job.
 type Job struct {
 	// Accelerators Over all nodes
-	Accelerators int `json:"accelerators"`
+	Accelerators int    `json:"accelerators"`
+	Array        string `json:"array"`
+	ArrayLimit   int    `json:"array_limit"`
 
 	// Attempt The live or last one; 0 before the first
 	Attempt int `json:"attempt"`
 
 	// Cause Why it ended, in words
-	Cause   string   `json:"cause"`
-	Command []string `json:"command"`
+	Cause     string       `json:"cause"`
+	Command   []string     `json:"command"`
+	DependsOn []Dependency `json:"depends_on"`
 
 	// EndedAt RFC 3339 in UTC; null = not yet, or never
 	EndedAt Moment            `json:"ended_at"`
@@ -503,9 +509,18 @@ type NewCordon struct {
 
 // NewJob defines model for NewJob.
 type NewJob struct {
+	// Array Jobs of one array share it, within a project
+	Array Name `json:"array,omitempty"`
+
+	// ArrayLimit At most so many of the array hold accelerators at once; 0 or absent = no limit
+	ArrayLimit int `json:"array_limit,omitempty"`
+
 	// Command Program and arguments
-	Command []string          `json:"command"`
-	Env     map[string]string `json:"env,omitempty"`
+	Command []string `json:"command"`
+
+	// DependsOn It starts after all of these
+	DependsOn []Dependency      `json:"depends_on,omitempty"`
+	Env       map[string]string `json:"env,omitempty"`
 
 	// GraceMs Between the stop signal and the kill; 0 or absent = 10 s
 	GraceMs int64 `json:"grace_ms,omitempty"`

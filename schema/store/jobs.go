@@ -27,6 +27,9 @@ type NewJob struct {
 	TimeLimit, MaxQueue, Grace  time.Duration
 	NotBefore                   schema.Instant
 	Held                        bool
+	DependsOn                   []schema.Dependency // jobs of the same tenant; an empty condition is AfterOK
+	Array                       string
+	ArrayLimit                  int
 	RequeueLimit                *int // nil = DefaultRequeueLimit
 }
 
@@ -37,6 +40,7 @@ const (
 	DefaultRequeueLimit = 3
 	DefaultGrace        = 10 * time.Second
 	MaxTimeLimit        = 365 * 24 * time.Hour
+	MaxDependencies     = 100
 )
 
 // noNUL: the kernel ends each argument, variable and path at its first NUL byte (execve(2)), PostgreSQL refuses it.
@@ -92,6 +96,29 @@ func (n *NewJob) check() error {
 		if d.v < 0 || d.v > MaxTimeLimit {
 			return schema.Invalid(d.field, d.v, "0 for none, at most 8760h")
 		}
+	}
+	if len(n.DependsOn) > MaxDependencies {
+		return schema.Invalid("depends_on", len(n.DependsOn), fmt.Sprintf("at most %d jobs", MaxDependencies))
+	}
+	seen := map[string]bool{}
+	for i := range n.DependsOn {
+		d := &n.DependsOn[i]
+		if d.Condition == "" {
+			d.Condition = schema.AfterOK
+		}
+		if !d.Condition.Valid() {
+			return schema.Invalid(fmt.Sprintf("depends_on[%d].condition", i), string(d.Condition), "afterok, afternotok or afterany")
+		}
+		if seen[d.Job] {
+			return schema.Invalid(fmt.Sprintf("depends_on[%d].job", i), d.Job, "each job once")
+		}
+		seen[d.Job] = true
+	}
+	if n.Array != "" && !NamePattern.MatchString(n.Array) {
+		return schema.Invalid("array", n.Array, nameRight)
+	}
+	if n.ArrayLimit < 0 || n.ArrayLimit > MaxQuota || n.ArrayLimit > 0 && n.Array == "" {
+		return schema.Invalid("array_limit", n.ArrayLimit, fmt.Sprintf("1 to %d with an array, or 0 for no limit", MaxQuota))
 	}
 	if n.Grace == 0 {
 		n.Grace = DefaultGrace
@@ -172,6 +199,15 @@ func (s *Store) SubmitJob(ctx context.Context, by, idempotencyKey, bodyHash stri
 		if spec.RetiredAt != 0 && spec.RetiredAt <= tx.now {
 			return &schema.Error{Code: schema.CodeInvalid, Field: "spec", Message: fmt.Sprintf("%q is retired since %s", in.Spec, spec.RetiredAt), Hint: "list the specs and choose another"}
 		}
+		for i, d := range in.DependsOn {
+			var n int64
+			if err := tx.db.Raw("SELECT count(*) FROM jobs WHERE id = ? AND tenant = ?", d.Job, in.Tenant).Scan(&n).Error; err != nil {
+				return err
+			}
+			if n == 0 {
+				return schema.Invalid(fmt.Sprintf("depends_on[%d].job", i), d.Job, "a job of tenant "+in.Tenant)
+			}
+		}
 		most, err := tx.priorityCap(in.Tenant, in.Project)
 		if err != nil {
 			return err
@@ -192,6 +228,7 @@ func (s *Store) SubmitJob(ctx context.Context, by, idempotencyKey, bodyHash stri
 		job = schema.Job{ID: id, Seq: seq, Tenant: in.Tenant, Project: in.Project, Name: in.Name, Spec: spec.Name, Model: spec.Model, Nodes: in.Nodes, PerNode: spec.Accelerators,
 			Priority: min(in.Priority, most), AskedPriority: in.Priority, Preemptible: in.Preemptible, Same: in.Same, SameRequired: in.SameRequired, Region: region, Command: string(command), Env: string(env), WorkDir: in.WorkDir,
 			TimeLimit: in.TimeLimit.Milliseconds(), MaxQueue: in.MaxQueue.Milliseconds(), Grace: in.Grace.Milliseconds(), NotBefore: in.NotBefore, Held: in.Held, HeldBy: heldBy, RequeueLimit: *in.RequeueLimit,
+			DependsOn: in.DependsOn, Array: in.Array, ArrayLimit: in.ArrayLimit,
 			State: schema.JobQueued, Reason: string(reason), SubmittedBy: by, SubmittedAt: tx.now}
 		created = true
 		tx.Emit(schema.Event{Kind: schema.EventJobSubmitted, Subject: id, Job: id, Tenant: job.Tenant, By: by}, map[string]any{"spec": job.Spec, "nodes": job.Nodes})

@@ -167,6 +167,24 @@ func (s *Store) Policy(ctx context.Context) (p Policy, err error) {
 	return p, err
 }
 
+// EndedStates are the states of those of the jobs that have ended, by job.
+func (s *Store) EndedStates(ctx context.Context, ids []string) (map[string]schema.JobState, error) {
+	out := map[string]schema.JobState{}
+	return out, inParts(ids, func(part []string) error {
+		var rows []struct {
+			ID    string
+			State schema.JobState
+		}
+		if err := s.read(ctx).Raw("SELECT id, state FROM jobs WHERE id IN ? AND ended_at > 0", part).Scan(&rows).Error; err != nil {
+			return err
+		}
+		for _, r := range rows {
+			out[r.ID] = r.State
+		}
+		return nil
+	})
+}
+
 // Used is the accelerator time of a project's jobs in an hour.
 type Used struct {
 	Tenant, Project, Model string

@@ -2,6 +2,7 @@ package cli
 
 import (
 	"fmt"
+	"slices"
 	"strconv"
 	"strings"
 
@@ -31,6 +32,8 @@ type request struct {
 	grace           duration
 	notBefore       moment
 	key             string
+
+	afterOK, afterNotOK, afterAny []string
 }
 
 func (r *request) flags(cmd *cobra.Command) {
@@ -51,6 +54,11 @@ func (r *request) flags(cmd *cobra.Command) {
 	f.Var(&r.maxQueue, "max-queue", "give up when not started within this time")
 	f.Var(&r.grace, "grace", "between the stop signal and the kill")
 	f.Var(&r.notBefore, "not-before", "start no earlier: a time, or +2h from now")
+	f.StringSliceVar(&r.afterOK, "after-ok", nil, "start only when these jobs have completed")
+	f.StringSliceVar(&r.afterNotOK, "after-not-ok", nil, "start only when these jobs have ended otherwise than completed")
+	f.StringSliceVar(&r.afterAny, "after-any", nil, "start only when these jobs have ended")
+	f.StringVar(&r.in.Array, "array", "", "name that jobs of one array share")
+	f.IntVar(&r.in.ArrayLimit, "array-limit", 0, "at most so many jobs of the array run at once; 0 = no limit")
 	f.BoolVar(&r.in.Held, "hold", false, "submit held; gpupool job release lets it start")
 	f.IntVar(&r.requeues, "requeue-limit", -1, "hardware losses after which it fails; -1 = the platform's")
 	f.StringVar(&r.key, "idempotency-key", "", "text that makes a repeat of this submit answer the same job")
@@ -68,6 +76,13 @@ func (r *request) submit(cmd *cobra.Command, c *client.Client, command []string)
 	}
 	r.in.Command, r.in.Nodes = command, &r.nodes
 	r.in.TimeLimitMs, r.in.MaxQueueMs, r.in.GraceMs, r.in.NotBefore = r.limit.ms, r.maxQueue.ms, r.grace.ms, r.notBefore.at
+	r.in.DependsOn = nil
+	for condition, jobs := range map[schema.DependencyCondition][]string{schema.AfterOK: r.afterOK, schema.AfterNotOK: r.afterNotOK, schema.AfterAny: r.afterAny} {
+		for _, j := range jobs {
+			r.in.DependsOn = append(r.in.DependsOn, schema.Dependency{Job: j, Condition: condition})
+		}
+	}
+	slices.SortFunc(r.in.DependsOn, func(x, y schema.Dependency) int { return strings.Compare(x.Job, y.Job) }) // one order for one request
 	if r.requeues >= 0 {
 		r.in.RequeueLimit = &r.requeues
 	}
