@@ -68,7 +68,7 @@ func toJob(j schema.Job, id auth.Identity) contract.Job {
 
 func toAttempt(a schema.Attempt, devices []contract.Allocation) contract.Attempt {
 	return contract.Attempt{Job: a.Job, Attempt: a.Attempt, Outcome: a.Outcome, Cause: a.Cause, ExitCode: a.ExitCode, Epoch: a.Epoch, AllocatedAt: a.AllocatedAt, RunningAt: a.RunningAt,
-		StoppingAt: a.StoppingAt, StopWhy: a.StopWhy, ReleasedAt: a.ReleasedAt, Devices: some(devices)}
+		StoppingAt: a.StoppingAt, StopWhy: a.StopWhy, ReleasedAt: a.ReleasedAt, CheckpointAt: a.CheckpointAt, Devices: some(devices)}
 }
 
 func toAllocation(a schema.Allocation, n store.DeviceName) contract.Allocation {

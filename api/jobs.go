@@ -267,6 +267,11 @@ func (s *Server) ReleaseJob(c *gin.Context, id contract.TheJob) {
 	s.change(c, id, http.StatusOK, func(ctx context.Context, j schema.Job) error { return s.c.Store.UnholdJob(ctx, j.ID, me(c).Name) })
 }
 
+// CheckpointJob notes that the job has saved its work.
+func (s *Server) CheckpointJob(c *gin.Context, id contract.TheJob) {
+	s.change(c, id, http.StatusOK, func(ctx context.Context, j schema.Job) error { return s.c.Store.Checkpoint(ctx, j.ID, me(c).Name) })
+}
+
 // SetTimeLimit changes how long the job may run.
 func (s *Server) SetTimeLimit(c *gin.Context, id contract.TheJob) {
 	var in contract.TimeLimit

@@ -55,6 +55,8 @@ const (
 	EventBudgetWarning EventKind = "budget.warning" // a budget's threshold was passed; data: threshold, spent, amount
 	EventJobIdle       EventKind = "job.idle"       // its accelerators have done nothing for as long as the policy warns of; data: since
 
+	EventJobCheckpoint EventKind = "job.checkpoint" // data: attempt; it has saved its work
+
 	EventJobUnattended EventKind = "job.unattended" // data: attempt, state; its process is gone, or waits while it is over. Delivered to job/<id>
 	EventJobDevices    EventKind = "job.devices"    // data: attempt; the backend bound other devices, and the record follows
 

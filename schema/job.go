@@ -104,18 +104,19 @@ const (
 
 // Attempt is one allocation's worth of running a job.
 type Attempt struct {
-	Job         string         `gorm:"primaryKey" json:"job"`
-	Attempt     int            `gorm:"primaryKey" json:"attempt"`
-	Outcome     AttemptOutcome `json:"outcome"`
-	Cause       string         `json:"cause,omitempty"`
-	ExitCode    *int           `json:"exit_code"`
-	Epoch       int64          `json:"epoch"` // of the allocator that placed it
-	AllocatedAt Instant        `json:"allocated_at"`
-	RunningAt   Instant        `json:"running_at"`
-	StoppingAt  Instant        `json:"stopping_at"`
-	StopWhy     AttemptOutcome `json:"stop_why,omitempty"` // why it was asked to stop; the first asker wins
-	StopFor     string         `json:"-"`                  // the job that it was preempted for: the allocator's memory
-	ReleasedAt  Instant        `json:"released_at"`
+	Job          string         `gorm:"primaryKey" json:"job"`
+	Attempt      int            `gorm:"primaryKey" json:"attempt"`
+	Outcome      AttemptOutcome `json:"outcome"`
+	Cause        string         `json:"cause,omitempty"`
+	ExitCode     *int           `json:"exit_code"`
+	Epoch        int64          `json:"epoch"` // of the allocator that placed it
+	AllocatedAt  Instant        `json:"allocated_at"`
+	RunningAt    Instant        `json:"running_at"`
+	StoppingAt   Instant        `json:"stopping_at"`
+	StopWhy      AttemptOutcome `json:"stop_why,omitempty"` // why it was asked to stop; the first asker wins
+	CheckpointAt Instant        `json:"checkpoint_at"`      // it last told that it has saved its work
+	StopFor      string         `json:"-"`                  // the job that it was preempted for: the allocator's memory
+	ReleasedAt   Instant        `json:"released_at"`
 }
 
 // Allocation is one accelerator held by one attempt for the interval [AllocatedAt, ReleasedAt).

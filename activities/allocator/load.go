@@ -123,6 +123,15 @@ func (l *live) catchUp(ctx context.Context) (changed bool, err error) {
 				} else if moved != nil {
 					rebound = append(rebound, allocation(*moved))
 				}
+			case schema.EventJobCheckpoint:
+				var d struct {
+					Attempt int `json:"attempt"`
+				}
+				if err := json.Unmarshal(e.Data, &d); err != nil {
+					return changed, fmt.Errorf("event %d: %w", e.Seq, err)
+				}
+				l.pool.SetCheckpoint(e.Job, d.Attempt, e.At.Time())
+				continue // nothing is decided by it alone
 			case schema.EventJobReleased:
 				jobs[e.Job] = true
 				var d struct {
@@ -360,7 +369,7 @@ func array(j schema.Job) string {
 
 func allocation(h store.LiveAttempt) engine.Allocation {
 	a := engine.Allocation{Job: h.Job.ID, Attempt: h.Attempt.Attempt, Tenant: h.Job.Tenant, Project: h.Job.Project, Spec: h.Job.Spec, Priority: h.Job.Priority, Preemptible: h.Job.Preemptible, Array: array(h.Job),
-		Started: h.Attempt.AllocatedAt.Time(), TimeLimit: h.Job.Limit(), Grace: time.Duration(h.Job.Grace) * time.Millisecond}
+		Started: h.Attempt.AllocatedAt.Time(), Checkpoint: h.Attempt.CheckpointAt.Time(), TimeLimit: h.Job.Limit(), Grace: time.Duration(h.Job.Grace) * time.Millisecond}
 	if h.Attempt.StopWhy == schema.AttemptPreempted {
 		a.For = h.Attempt.StopFor
 		a.GraceUntil = h.Attempt.StoppingAt.Add(time.Duration(h.Job.Grace) * time.Millisecond).Time()

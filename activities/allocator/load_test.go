@@ -7,6 +7,7 @@ import (
 
 	"gpupool/activities/allocator/engine"
 	"gpupool/schema"
+	"gpupool/schema/agentproto"
 	"gpupool/schema/store"
 	"gpupool/schema/store/storetest"
 )
@@ -458,4 +459,55 @@ func TestOfAnArrayOnlySoManyRunAtOnce(t *testing.T) {
 	p.finish(first)
 	p.cycle()
 	p.starts(second)
+}
+
+// Of two that could make room, the one that loses less work since its checkpoint ends, before and after a restart.
+func TestWhoHasSavedItsWorkLosesLess(t *testing.T) {
+	t.Parallel()
+	for _, restart := range []bool{false, true} {
+		now := time.Now()
+		p := &policed{region: newRegion(t, storetest.OpenAt(t, func() time.Time { return now }))}
+		ctx := t.Context()
+		storetest.Available(t, p.db, 2, h100, 2)
+		_, err := p.db.SetTenant(ctx, "test", "blue", store.AccountChange{MaxPriority: number(100)})
+		must(t, err)
+		preemptible := func(n *store.NewJob) { n.Preemptible = true }
+		early, late := p.submitAs(preemptible), ""
+		p.cycle()
+		p.starts(early)
+		if err := p.db.Checkpoint(ctx, early, "test"); !schema.Is(err, schema.CodeConflict) {
+			t.Fatalf("the checkpoint of a job that does not run yet gives %v", err)
+		}
+		p.run(early)
+		now = now.Add(time.Hour)
+		late = p.submitAs(preemptible)
+		p.cycle()
+		p.starts(late)
+		now = now.Add(time.Hour)
+		must(t, p.db.Checkpoint(ctx, early, "test"))
+		p.cycle()
+		if restart {
+			p.restart()
+		}
+		p.submitAs(func(n *store.NewJob) { n.Priority = 100 })
+		p.cycle()
+		for job, want := range map[string]schema.JobState{early: schema.JobStopping, late: schema.JobStarting} {
+			if j, err := p.db.Job(ctx, job); err != nil || j.State != want {
+				t.Fatalf("restarted %t: job %s is %s (%v), want %s", restart, job, j.State, err, want)
+			}
+		}
+	}
+}
+
+// run plays the agents until the job's processes run.
+func (p *policed) run(job string) {
+	p.t.Helper()
+	ctx := p.t.Context()
+	must(p.t, p.db.DispatchAttempt(ctx, job, 1))
+	held, err := p.db.JobAllocations(ctx, job)
+	must(p.t, err)
+	_, err = p.db.ClaimTasks(ctx, held[0].Server)
+	must(p.t, err)
+	_, err = p.db.Report(ctx, held[0].Server, agentproto.Report{Tasks: []agentproto.TaskReport{{Task: store.RunTaskID(job, 1, 0), Seq: 1, State: schema.TaskRunning}}})
+	must(p.t, err)
 }

@@ -81,6 +81,7 @@ var Table = []Rule{
 	{"POST", "/v1/jobs/:job/actions/cancel", workers},
 	{"POST", "/v1/jobs/:job/actions/hold", workers},
 	{"POST", "/v1/jobs/:job/actions/release", workers},
+	{"POST", "/v1/jobs/:job/actions/checkpoint", workers},
 	{"POST", "/v1/jobs/:job/actions/time-limit", workers},
 
 	{"GET", "/v1/usage", Operator | Viewer | tenants},

@@ -210,6 +210,13 @@ type ClientInterface interface {
 	// Corresponds with POST /v1/jobs/{job}/actions/cancel (the `CancelJob` operationId).
 	CancelJob(ctx context.Context, job TheJob, reqEditors ...RequestEditorFn) (*http.Response, error)
 
+	// CheckpointJob Tell that a running job has saved its work
+	//
+	// Where a job must be stopped for another, the one that loses least work since its checkpoint is chosen.
+	//
+	// Corresponds with POST /v1/jobs/{job}/actions/checkpoint (the `CheckpointJob` operationId).
+	CheckpointJob(ctx context.Context, job TheJob, reqEditors ...RequestEditorFn) (*http.Response, error)
+
 	// HoldJob Keep a queued job from starting
 	//
 	// Corresponds with POST /v1/jobs/{job}/actions/hold (the `HoldJob` operationId).
@@ -1075,6 +1082,23 @@ func (c *Client) GetJob(ctx context.Context, job TheJob, params *GetJobParams, r
 // Corresponds with POST /v1/jobs/{job}/actions/cancel (the `CancelJob` operationId).
 func (c *Client) CancelJob(ctx context.Context, job TheJob, reqEditors ...RequestEditorFn) (*http.Response, error) {
 	req, err := NewCancelJobRequest(c.Server, job)
+	if err != nil {
+		return nil, err
+	}
+	req = req.WithContext(ctx)
+	if err := c.applyEditors(ctx, req, reqEditors); err != nil {
+		return nil, err
+	}
+	return c.Client.Do(req)
+}
+
+// CheckpointJob Tell that a running job has saved its work
+//
+// Where a job must be stopped for another, the one that loses least work since its checkpoint is chosen.
+//
+// Corresponds with POST /v1/jobs/{job}/actions/checkpoint (the `CheckpointJob` operationId).
+func (c *Client) CheckpointJob(ctx context.Context, job TheJob, reqEditors ...RequestEditorFn) (*http.Response, error) {
+	req, err := NewCheckpointJobRequest(c.Server, job)
 	if err != nil {
 		return nil, err
 	}
@@ -3556,6 +3580,40 @@ func NewCancelJobRequest(server string, job TheJob) (*http.Request, error) {
 	}
 
 	operationPath := fmt.Sprintf("/v1/jobs/%s/actions/cancel", pathParam0)
+	if operationPath[0] == '/' {
+		operationPath = "." + operationPath
+	}
+
+	queryURL, err := serverURL.Parse(operationPath)
+	if err != nil {
+		return nil, err
+	}
+
+	req, err := http.NewRequest(http.MethodPost, queryURL.String(), nil)
+	if err != nil {
+		return nil, err
+	}
+
+	return req, nil
+}
+
+// NewCheckpointJobRequest constructs an http.Request for the CheckpointJob method
+func NewCheckpointJobRequest(server string, job TheJob) (*http.Request, error) {
+	var err error
+
+	var pathParam0 string
+
+	pathParam0, err = runtime.StyleParamWithOptions("simple", false, "job", job, runtime.StyleParamOptions{ParamLocation: runtime.ParamLocationPath, Type: "string", Format: ""})
+	if err != nil {
+		return nil, err
+	}
+
+	serverURL, err := url.Parse(server)
+	if err != nil {
+		return nil, err
+	}
+
+	operationPath := fmt.Sprintf("/v1/jobs/%s/actions/checkpoint", pathParam0)
 	if operationPath[0] == '/' {
 		operationPath = "." + operationPath
 	}
@@ -6850,6 +6908,15 @@ type ClientWithResponsesInterface interface {
 	// Corresponds with POST /v1/jobs/{job}/actions/cancel (the `CancelJob` operationId).
 	CancelJobWithResponse(ctx context.Context, job TheJob, reqEditors ...RequestEditorFn) (*CancelJobResponse, error)
 
+	// CheckpointJobWithResponse Tell that a running job has saved its work
+	//
+	// Where a job must be stopped for another, the one that loses least work since its checkpoint is chosen.
+	//
+	// Returns a wrapper object for the known response body format(s).
+	//
+	// Corresponds with POST /v1/jobs/{job}/actions/checkpoint (the `CheckpointJob` operationId).
+	CheckpointJobWithResponse(ctx context.Context, job TheJob, reqEditors ...RequestEditorFn) (*CheckpointJobResponse, error)
+
 	// HoldJobWithResponse Keep a queued job from starting
 	//
 	// Returns a wrapper object for the known response body format(s).
@@ -8299,6 +8366,54 @@ func (r CancelJobResponse) StatusCode() int {
 
 // ContentType is a convenience method to retrieve the Content-Type value from the HTTP response headers
 func (r CancelJobResponse) ContentType() string {
+	if r.HTTPResponse != nil {
+		return r.HTTPResponse.Header.Get("Content-Type")
+	}
+	return ""
+}
+
+type CheckpointJobResponse struct {
+	Body         []byte
+	HTTPResponse *http.Response
+	// JSON200 the response for an HTTP 200 `application/json` response
+	JSON200 *JobAccepted
+	// ApplicationproblemJSONDefault the response for an HTTP default `application/problem+json` response
+	ApplicationproblemJSONDefault *Problem
+}
+
+// GetJSON200 returns the response for an HTTP 200 `application/json` response
+func (r CheckpointJobResponse) GetJSON200() *JobAccepted {
+	return r.JSON200
+}
+
+// GetApplicationproblemJSONDefault returns the response for an HTTP default `application/problem+json` response
+func (r CheckpointJobResponse) GetApplicationproblemJSONDefault() *Problem {
+	return r.ApplicationproblemJSONDefault
+}
+
+// GetBody returns the raw response body bytes
+func (r CheckpointJobResponse) GetBody() []byte {
+	return r.Body
+}
+
+// Status returns HTTPResponse.Status
+func (r CheckpointJobResponse) Status() string {
+	if r.HTTPResponse != nil {
+		return r.HTTPResponse.Status
+	}
+	return http.StatusText(0)
+}
+
+// StatusCode returns HTTPResponse.StatusCode
+func (r CheckpointJobResponse) StatusCode() int {
+	if r.HTTPResponse != nil {
+		return r.HTTPResponse.StatusCode
+	}
+	return 0
+}
+
+// ContentType is a convenience method to retrieve the Content-Type value from the HTTP response headers
+func (r CheckpointJobResponse) ContentType() string {
 	if r.HTTPResponse != nil {
 		return r.HTTPResponse.Header.Get("Content-Type")
 	}
@@ -11553,6 +11668,21 @@ func (c *ClientWithResponses) CancelJobWithResponse(ctx context.Context, job The
 	return ParseCancelJobResponse(rsp)
 }
 
+// CheckpointJobWithResponse Tell that a running job has saved its work
+//
+// Where a job must be stopped for another, the one that loses least work since its checkpoint is chosen.
+//
+// Returns a wrapper object for the known response body format(s).
+//
+// Corresponds with POST /v1/jobs/{job}/actions/checkpoint (the `CheckpointJob` operationId).
+func (c *ClientWithResponses) CheckpointJobWithResponse(ctx context.Context, job TheJob, reqEditors ...RequestEditorFn) (*CheckpointJobResponse, error) {
+	rsp, err := c.CheckpointJob(ctx, job, reqEditors...)
+	if err != nil {
+		return nil, err
+	}
+	return ParseCheckpointJobResponse(rsp)
+}
+
 // HoldJobWithResponse Keep a queued job from starting
 //
 // Returns a wrapper object for the known response body format(s).
@@ -13261,6 +13391,39 @@ func ParseCancelJobResponse(rsp *http.Response) (*CancelJobResponse, error) {
 			return nil, err
 		}
 		response.JSON202 = &dest
+
+	case strings.Contains(rsp.Header.Get("Content-Type"), "json") && true:
+		var dest Problem
+		if err := json.Unmarshal(bodyBytes, &dest); err != nil {
+			return nil, err
+		}
+		response.ApplicationproblemJSONDefault = &dest
+
+	}
+
+	return response, nil
+}
+
+// ParseCheckpointJobResponse parses an HTTP response from a CheckpointJobWithResponse call
+func ParseCheckpointJobResponse(rsp *http.Response) (*CheckpointJobResponse, error) {
+	bodyBytes, err := io.ReadAll(rsp.Body)
+	defer func() { _ = rsp.Body.Close() }()
+	if err != nil {
+		return nil, err
+	}
+
+	response := &CheckpointJobResponse{
+		Body:         bodyBytes,
+		HTTPResponse: rsp,
+	}
+
+	switch {
+	case strings.Contains(rsp.Header.Get("Content-Type"), "json") && rsp.StatusCode == 200:
+		var dest JobAccepted
+		if err := json.Unmarshal(bodyBytes, &dest); err != nil {
+			return nil, err
+		}
+		response.JSON200 = &dest
 
 	case strings.Contains(rsp.Header.Get("Content-Type"), "json") && true:
 		var dest Problem

@@ -55,13 +55,16 @@ type Allocation struct {
 // Attempt defines model for Attempt.
 type Attempt struct {
 	// AllocatedAt RFC 3339 in UTC; null = not yet, or never
-	AllocatedAt Moment       `json:"allocated_at"`
-	Attempt     int          `json:"attempt"`
-	Cause       string       `json:"cause"`
-	Devices     []Allocation `json:"devices"`
-	Epoch       int64        `json:"epoch"`
-	ExitCode    *int         `json:"exit_code"`
-	Job         string       `json:"job"`
+	AllocatedAt Moment `json:"allocated_at"`
+	Attempt     int    `json:"attempt"`
+	Cause       string `json:"cause"`
+
+	// CheckpointAt It last told that it has saved its work
+	CheckpointAt Moment       `json:"checkpoint_at"`
+	Devices      []Allocation `json:"devices"`
+	Epoch        int64        `json:"epoch"`
+	ExitCode     *int         `json:"exit_code"`
+	Job          string       `json:"job"`
 
 	// Outcome Empty while it lives
 	Outcome schema.AttemptOutcome `json:"outcome"`

@@ -64,6 +64,9 @@ type ServerInterface interface {
 	// CancelJob Cancel a queued or running job; again is no error
 	// (POST /v1/jobs/{job}/actions/cancel)
 	CancelJob(c *gin.Context, job TheJob)
+	// CheckpointJob Tell that a running job has saved its work
+	// (POST /v1/jobs/{job}/actions/checkpoint)
+	CheckpointJob(c *gin.Context, job TheJob)
 	// HoldJob Keep a queued job from starting
 	// (POST /v1/jobs/{job}/actions/hold)
 	HoldJob(c *gin.Context, job TheJob)
@@ -880,6 +883,31 @@ func (siw *ServerInterfaceWrapper) CancelJob(c *gin.Context) {
 	}
 
 	siw.Handler.CancelJob(c, job)
+}
+
+// CheckpointJob operation middleware
+func (siw *ServerInterfaceWrapper) CheckpointJob(c *gin.Context) {
+
+	var err error
+	_ = err
+
+	// ------------- Path parameter "job" -------------
+	var job TheJob
+
+	err = runtime.BindStyledParameterWithOptions("simple", "job", c.Param("job"), &job, runtime.BindStyledParameterOptions{ParamLocation: runtime.ParamLocationPath, Explode: false, Required: true, Type: "string", Format: "", ValueIsUnescaped: true})
+	if err != nil {
+		siw.ErrorHandler(c, fmt.Errorf("Invalid format for parameter job: %w", err), http.StatusBadRequest)
+		return
+	}
+
+	for _, middleware := range siw.HandlerMiddlewares {
+		middleware(c)
+		if c.IsAborted() {
+			return
+		}
+	}
+
+	siw.Handler.CheckpointJob(c, job)
 }
 
 // HoldJob operation middleware
@@ -2694,6 +2722,7 @@ func RegisterHandlersWithOptions(router gin.IRouter, si ServerInterface, options
 	router.POST(options.BaseURL+"/v1/jobs/:job/actions/cancel", wrapper.CancelJob)
 	router.POST(options.BaseURL+"/v1/jobs/:job/actions/hold", wrapper.HoldJob)
 	router.POST(options.BaseURL+"/v1/jobs/:job/actions/release", wrapper.ReleaseJob)
+	router.POST(options.BaseURL+"/v1/jobs/:job/actions/checkpoint", wrapper.CheckpointJob)
 	router.POST(options.BaseURL+"/v1/jobs/:job/actions/time-limit", wrapper.SetTimeLimit)
 	router.GET(options.BaseURL+"/v1/usage", wrapper.GetUsage)
 	router.GET(options.BaseURL+"/v1/usage/live", wrapper.GetLiveUsage)

@@ -415,6 +415,22 @@ func (s *Store) SetTimeLimit(ctx context.Context, job string, limit time.Duratio
 	})
 }
 
+// Checkpoint notes that the job's running attempt has saved its work now: where someone must be stopped for another, the
+// work since then is what is lost.
+func (s *Store) Checkpoint(ctx context.Context, job, by string) error {
+	return s.Write(ctx, func(tx *Tx) error {
+		j, err := tx.job(job)
+		if err != nil {
+			return err
+		}
+		if j.State != schema.JobRunning && j.State != schema.JobStopping {
+			return schema.Conflict(fmt.Sprintf("job %s is %s", job, j.State), "only a job that runs has work to save")
+		}
+		tx.Emit(schema.Event{Kind: schema.EventJobCheckpoint, Subject: job, Job: job, Tenant: j.Tenant, By: by}, map[string]any{"attempt": j.Attempt})
+		return tx.update("attempt of job", job, "UPDATE attempts SET checkpoint_at = ? WHERE job = ? AND attempt = ?", tx.now, job, j.Attempt)
+	})
+}
+
 func (tx *Tx) job(id string) (schema.Job, error) {
 	var j schema.Job
 	return j, one(tx.lock(&j, "id = ?", id), "job", id)

@@ -31,6 +31,7 @@ var examples = map[string]string{
 	"job logs":            "gpupool job logs -f train",
 	"job cancel":          "gpupool job cancel train",
 	"job hold":            "gpupool job hold train",
+	"job checkpoint":      "gpupool job checkpoint train",
 	"job release":         "gpupool job release train",
 	"spec list":           "gpupool spec list",
 	"spec retire":         "gpupool spec retire h100x8",

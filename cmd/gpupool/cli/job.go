@@ -20,7 +20,8 @@ func (a *app) job() *cobra.Command {
 	return group("job", "Submit jobs, see why they wait, watch and steer them",
 		a.jobList(), a.jobSubmit(), a.jobShow(), a.jobWhy(), a.jobWatch(), a.jobWait(), a.jobLogs(),
 		a.jobCancel(), a.jobVerb("hold", "Keep a queued job from starting", "is held"),
-		a.jobVerb("release", "Let a held job start", "is released"), a.jobLimit())
+		a.jobVerb("release", "Let a held job start", "is released"),
+		a.jobVerb("checkpoint", "Tell that a running job has saved its work", "has saved its work"), a.jobLimit())
 }
 
 // request is the flags that describe a job.
@@ -407,8 +408,11 @@ func (a *app) jobVerb(verb, short, said string) *cobra.Command {
 				return err
 			}
 			act := c.HoldJob
-			if verb == "release" {
+			switch verb {
+			case "release":
 				act = c.ReleaseJob
+			case "checkpoint":
+				act = c.CheckpointJob
 			}
 			j, err := call.Do[contract.Job](act(cmd.Context(), args[0]))
 			if err != nil {
