@@ -540,7 +540,7 @@ type NewJob struct {
 	NotBefore   Moment `json:"not_before,omitempty"`
 	Preemptible bool   `json:"preemptible,omitempty"`
 
-	// Priority Higher goes first; capped by the tenant
+	// Priority Higher goes first; capped by the tenant and the project
 	Priority int `json:"priority,omitempty"`
 
 	// Project Absent = the token's own

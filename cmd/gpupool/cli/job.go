@@ -44,7 +44,7 @@ func (r *request) flags(cmd *cobra.Command) {
 	f.StringVar(&r.in.Name, "name", "", "name, for people")
 	f.StringVar(&r.in.Tenant, "tenant", "", "tenant; else the token's own")
 	f.StringVar(&r.in.Project, "project", "", "project; else the token's own")
-	f.IntVar(&r.in.Priority, "priority", 0, "higher goes first; capped by the tenant")
+	f.IntVar(&r.in.Priority, "priority", 0, "higher goes first; capped by the tenant and the project")
 	f.BoolVar(&r.in.Preemptible, "preemptible", false, "may be stopped and queued again when others need the place")
 	f.StringVar(&r.in.Same, "same", "", "keep the nodes within one nvlink, rack, site or region")
 	f.BoolVar(&r.in.SameRequired, "same-required", false, "wait for such a place rather than prefer it")
