@@ -17,18 +17,42 @@ import (
 	"gpupool/schema"
 )
 
-// readBody reads a request's body of at most limit bytes, within bodyWithin.
-func readBody(c *gin.Context, limit int64) ([]byte, error) {
+// inTime is a request's body that must come within a time. Whoever reads it to its end, or nobody: a body that is not read
+// is waited for by net/http when it answers, and that ends with the deadline too.
+type inTime struct {
+	io.ReadCloser
+	rc *http.ResponseController
+}
+
+// bounded gives the request's body its deadline.
+func bounded(c *gin.Context, d time.Duration) {
+	if c.Request.Body == nil || c.Request.Body == http.NoBody {
+		return
+	}
 	rc := http.NewResponseController(c.Writer)
-	_ = rc.SetReadDeadline(time.Now().Add(bodyWithin)) // not every writer has one (tests, the console's)
-	defer func() { _ = rc.SetReadDeadline(time.Time{}) }()
+	if rc.SetReadDeadline(time.Now().Add(d)) == nil { // the console's own calls have none: their body is here
+		c.Request.Body = inTime{c.Request.Body, rc}
+	}
+}
+
+// Read takes the deadline away at the end of the body: what follows is an answer, which may take hours.
+func (b inTime) Read(p []byte) (int, error) {
+	n, err := b.ReadCloser.Read(p)
+	if errors.Is(err, io.EOF) {
+		_ = b.rc.SetReadDeadline(time.Time{}) // it could be set before
+	}
+	return n, err
+}
+
+// readBody reads a request's body of at most limit bytes.
+func readBody(c *gin.Context, limit int64) ([]byte, error) {
 	b, err := io.ReadAll(http.MaxBytesReader(c.Writer, c.Request.Body, limit))
 	var big *http.MaxBytesError
 	if errors.As(err, &big) {
 		return nil, &schema.Error{Code: schema.CodeInvalid, Field: "body", Message: fmt.Sprintf("it is longer than %d bytes", limit), Hint: "send less at once"}
 	}
 	if err != nil {
-		return nil, &schema.Error{Code: schema.CodeInvalid, Field: "body", Message: "it ended early", Hint: "send it whole, within 30 s", Err: err}
+		return nil, &schema.Error{Code: schema.CodeInvalid, Field: "body", Message: "it ended early", Hint: "send it whole, and without a pause", Err: err}
 	}
 	if !utf8.Valid(b) { // decoders would put U+FFFD in its place: another text than was sent
 		return nil, &schema.Error{Code: schema.CodeInvalid, Field: "body", Message: "it is not UTF-8", Hint: "text in UTF-8"}

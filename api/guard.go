@@ -23,6 +23,7 @@ func (s *Server) guard(c *gin.Context) {
 	c.Header("X-Request-Id", requestID())
 	c.Header("X-Content-Type-Options", "nosniff")
 	defer s.recovered(c)
+	bounded(c, s.c.BodyWithin)
 	path := c.FullPath()
 	if path == "" { // no such route: nobody need know who asks
 		c.Next()

@@ -28,7 +28,6 @@ var contractFile []byte
 const (
 	maxBody     = 1 << 20  // of one thing
 	maxBulk     = 16 << 20 // of a bulk enrolment, or of an agent's report
-	bodyWithin  = 30 * time.Second
 	writeWithin = 30 * time.Second
 	maxWait     = 60 * time.Second
 )
@@ -49,6 +48,8 @@ type Config struct {
 	RatePerToken int
 	// HeartbeatEvery is told to agents; 0 = 5 s.
 	HeartbeatEvery time.Duration
+	// BodyWithin is how long a request's body may take to come; 0 = 30 s.
+	BodyWithin time.Duration
 	// Ready is asked by /readyz beside the database; nil = nothing else is needed.
 	Ready func(ctx context.Context) error
 	// Registry takes the API's metrics, and /metrics serves it; nil = one of its own.
@@ -96,6 +97,9 @@ func New(c Config) (*Server, error) {
 	}
 	if c.RatePerToken == 0 {
 		c.RatePerToken = 2000
+	}
+	if c.BodyWithin == 0 {
+		c.BodyWithin = 30 * time.Second
 	}
 	if c.Registry == nil {
 		c.Registry = prometheus.NewRegistry()
