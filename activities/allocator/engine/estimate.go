@@ -118,7 +118,10 @@ func (s *State) estimate(j *job, code Code) (*ETA, string) {
 	j.guessed().planned.set(guess{p50: p50, p90: start, made: s.now})
 	what := "the victims' grace"
 	if !j.plan.claim {
-		what = fmt.Sprintf("planned by time limits; jobs used %.0f %% of theirs (median of %d)", ratio*100, len(s.learn.ratios.values))
+		what = "planned by time limits"
+		if n := len(s.learn.ratios.values); n > 0 {
+			what += fmt.Sprintf("; jobs used %.0f %% of theirs (median of %d)", ratio*100, n)
+		}
 	}
 	return &ETA{P50: at(p50), P90: at(start), Basis: what + s.learn.planned.String(), At: at(s.now)}, ""
 }
