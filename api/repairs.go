@@ -1,6 +1,7 @@
 package api
 
 import (
+	"context"
 	"net/http"
 
 	"github.com/gin-gonic/gin"
@@ -34,13 +35,37 @@ func (s *Server) ListRepairs(c *gin.Context, p contract.ListRepairsParams) {
 	s.done(c, http.StatusOK, contract.RepairList{Items: some(list)}, err)
 }
 
+// repair finds one by its id, or by its server's name or id: that is the server's last one. A server that never had one is
+// not in repair, and that is said.
+func (s *Server) repair(ctx context.Context, repairOrServer string) (schema.Repair, error) {
+	r, err := s.c.Store.Repair(ctx, repairOrServer)
+	if !schema.Is(err, schema.CodeNotFound) {
+		return r, err
+	}
+	v, e := s.c.Store.Server(ctx, repairOrServer)
+	if schema.Is(e, schema.CodeNotFound) {
+		return r, err
+	}
+	if e != nil {
+		return r, e
+	}
+	list, err := s.c.Store.Repairs(ctx, store.RepairFilter{Server: v.ID})
+	if err == nil && len(list) == 0 {
+		err = schema.Conflict("server "+v.Name+" is not in repair: it is "+string(v.Phase), "a repair opens with the fault that takes a server out; see GET /v1/faults?server="+v.Name)
+	}
+	if err != nil {
+		return r, err
+	}
+	return list[0], nil // the newest first; the open one, if there is one
+}
+
 // GetRepair reads one, or waits for it to change.
 func (s *Server) GetRepair(c *gin.Context, id contract.TheRepair, p contract.GetRepairParams) {
 	ctx := c.Request.Context()
-	r, err := s.c.Store.Repair(ctx, id)
+	r, err := s.repair(ctx, id)
 	if err == nil && p.Wait != nil {
 		err = s.changed(ctx, store.TopicServer(r.Server), p.Wait, p.Since, func() (int64, bool, error) {
-			r, err = s.c.Store.Repair(ctx, id)
+			r, err = s.c.Store.Repair(ctx, r.ID)
 			return r.Version, r.ClosedAt != 0, err
 		})
 	}
@@ -68,7 +93,7 @@ func (s *Server) FinishRepair(c *gin.Context, id contract.TheRepair) {
 		}
 	}
 	ctx := c.Request.Context()
-	r, err := s.c.Store.Repair(ctx, id)
+	r, err := s.repair(ctx, id)
 	if err == nil && r.State != schema.RepairWaiting {
 		err = schema.Conflict("repair "+r.ID+" is "+string(r.State), "done is taken while it waits for the technician")
 	}
@@ -76,7 +101,7 @@ func (s *Server) FinishRepair(c *gin.Context, id contract.TheRepair) {
 		err = s.c.Processes.RepairDone(ctx, r, RepairDone{OldSerial: in.OldSerial, NewSerial: in.NewSerial, Note: in.Note, By: me(c).Name})
 	}
 	if err == nil {
-		r, err = s.c.Store.Repair(ctx, id)
+		r, err = s.c.Store.Repair(ctx, r.ID)
 	}
 	s.done(c, http.StatusAccepted, r, err)
 }

@@ -117,6 +117,7 @@ func TestDoneIsRefusedForARepairThatDoesNotWait(t *testing.T) {
 	_, v := p.agent(1)
 	tech := p.tokens[auth.Technician]
 	wantProblem(t, p.send(tech, "POST", "/v1/repairs/rep_none/actions/done", "{}"), schema.CodeNotFound, "")
+	wantProblem(t, p.send(tech, "POST", "/v1/repairs/"+v.Name+"/actions/done", "{}"), schema.CodeConflict, "", v.Name, "not in repair", "available")
 	j := p.submit(aJob)
 	p.start(j.Id, 1, v) // it keeps the server from being drained
 	accs, err := p.store.Accelerators(ctx, store.AcceleratorFilter{Server: v.ID})
@@ -132,6 +133,10 @@ func TestDoneIsRefusedForARepairThatDoesNotWait(t *testing.T) {
 	if len(list.Items) != 1 {
 		t.Fatalf("repairs: %+v", list)
 	}
+	if r := read[schema.Repair](t, p.send(tech, "GET", "/v1/repairs/"+v.Name, ""), http.StatusOK); r.ID != list.Items[0].ID {
+		t.Errorf("the server's repair is %s, want %s", r.ID, list.Items[0].ID)
+	}
+	wantProblem(t, p.send(tech, "POST", "/v1/repairs/"+v.Name+"/actions/done", "{}"), schema.CodeConflict, "", list.Items[0].ID, "draining")
 	at := "/v1/repairs/" + list.Items[0].ID + "/actions/done"
 	wantProblem(t, p.send(tech, "POST", at, `{"old_serial":"r1s1-G0","new_serial":"NEW1"}`), schema.CodeConflict, "", "draining")
 	wantProblem(t, p.send(tech, "POST", at, `{"old_serail":"r1s1-G0"}`), schema.CodeInvalid, "old_serail")

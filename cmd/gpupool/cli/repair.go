@@ -50,7 +50,7 @@ func (a *app) repairList() *cobra.Command {
 
 func (a *app) repairShow() *cobra.Command {
 	return &cobra.Command{
-		Use: "show ID", Short: "Show a repair: where, what is wrong, what is asked", Args: exactly("ID"),
+		Use: "show ID|SERVER", Short: "Show a repair: where, what is wrong, what is asked", Args: exactly("ID or SERVER"),
 		RunE: func(cmd *cobra.Command, args []string) error {
 			c, err := a.connect()
 			if err != nil {
@@ -106,11 +106,11 @@ func (a *app) repairDone() *cobra.Command {
 	var in contract.RepairDone
 	var detach bool
 	cmd := &cobra.Command{
-		Use:   "done ID [--old-serial S --new-serial S] [--note TEXT]",
+		Use:   "done ID|SERVER [--old-serial S --new-serial S] [--note TEXT]",
 		Short: "Say what was done; watch the hardware being proven",
 		Long: `Say what was done to a server that waits for a technician. Hardware does not return by this: the server is inspected and
 what was touched is burnt in first. The watch ends when it is back in the pool (exit code 0), or waits again (20).`,
-		Args: exactly("ID"),
+		Args: exactly("ID or SERVER"),
 		RunE: func(cmd *cobra.Command, args []string) error {
 			c, err := a.connect()
 			if err != nil {
@@ -184,7 +184,7 @@ func stillCordoned(cmd *cobra.Command, c *client.Client, server string) error {
 
 func (a *app) repairWatch() *cobra.Command {
 	return &cobra.Command{
-		Use: "watch ID", Short: "Watch a repair until it is back in the pool or waits for a technician again", Args: exactly("ID"),
+		Use: "watch ID|SERVER", Short: "Watch a repair until it is back in the pool or waits for a technician again", Args: exactly("ID or SERVER"),
 		Example: "  gpupool repair watch rep_01k8",
 		RunE: func(cmd *cobra.Command, args []string) error {
 			c, err := a.connect()
