@@ -561,7 +561,14 @@ func run(t testing.TB, l *lab.Lab, f func()) {
 	ctx, cancel := context.WithCancel(context.Background())
 	done := make(chan error, 1)
 	go func() { done <- l.Run(ctx) }()
-	time.Sleep(100 * time.Millisecond) // for the measurement to be of a lab at rest
+	for _, m := range l.State() { // once its BMC answers, a server lives
+		resp, err := http.Get(m.BMC + "/redfish/v1/")
+		if err != nil {
+			t.Fatal(err)
+		}
+		resp.Body.Close()
+	}
+	http.DefaultClient.CloseIdleConnections() // so that a measurement is of a lab at rest
 	f()
 	cancel()
 	if err := <-done; err != nil {
