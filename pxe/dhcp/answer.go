@@ -77,7 +77,7 @@ func (s *Server) answer(ctx context.Context, p *Packet, a Arrival) (Reply, bool)
 	if s.cfg.Mode == ModeProxy {
 		return c.proxy()
 	}
-	c.pool = s.cfg.pool(c.subnet)
+	c.pool = s.cfg.pool(c.subnet, append(s.links.within(c.subnet.Prefix), p.GIAddr, p.Relay.Link)...)
 	return c.full()
 }
 

@@ -4,6 +4,7 @@ import (
 	"errors"
 	"fmt"
 	"net/netip"
+	"slices"
 	"time"
 
 	"gpupool/pxe/lease"
@@ -30,8 +31,9 @@ const (
 type Subnet struct {
 	// Prefix is the clients' network, as 10.1.0.0/24. In proxy mode too: it says which relays are known.
 	Prefix netip.Prefix
-	// Ranges are the addresses to give out; none = the whole prefix. Never given are
-	// the Routers, the Relays and ServerID; another address of this machine is, unless the ranges leave it out.
+	// Ranges are the addresses to give out; none = the whole prefix. Never given are its number and its broadcast
+	// address, the Routers, Relays, DNS and NTP servers in it, ServerID and every other address that this machine
+	// has, and the relay that a request comes through.
 	Ranges []lease.Range
 	// Relays are giaddrs of relays that serve this subnet from outside its prefix.
 	Relays []netip.Addr
@@ -155,7 +157,7 @@ func (s *Subnet) check() error {
 	return nil
 }
 
-// pool is the subnet as the lease book sees it.
-func (c Config) pool(s Subnet) lease.Pool {
-	return lease.Pool{Subnet: s.Prefix.String(), Prefix: s.Prefix, Ranges: s.Ranges, Reserved: append([]netip.Addr{c.ServerID}, append(s.Routers, s.Relays...)...)}
+// pool is the subnet as the lease book sees it. own are this machine's addresses.
+func (c Config) pool(s Subnet, own ...netip.Addr) lease.Pool {
+	return lease.Pool{Subnet: s.Prefix.String(), Prefix: s.Prefix, Ranges: s.Ranges, Reserved: slices.Concat([]netip.Addr{c.ServerID}, s.Routers, s.Relays, s.DNS, s.NTP, own)}
 }

@@ -18,19 +18,39 @@ type links struct {
 	at    time.Time
 	names map[int]string
 	addrs map[int][]netip.Addr
+	own   []netip.Addr // of all interfaces
+}
+
+// within are this machine's own addresses in a network.
+func (l *links) within(p netip.Prefix) []netip.Addr {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	l.fresh()
+	var in []netip.Addr
+	for _, a := range l.own {
+		if p.Contains(a) {
+			in = append(in, a)
+		}
+	}
+	return in
+}
+
+// fresh reads again what is old; the caller holds mu.
+func (l *links) fresh() {
+	if time.Since(l.at) > 5*time.Second {
+		l.read()
+	}
 }
 
 func (l *links) of(index int) (string, []netip.Addr) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	if time.Since(l.at) > 5*time.Second {
-		l.read()
-	}
+	l.fresh()
 	return l.names[index], l.addrs[index]
 }
 
 func (l *links) read() {
-	l.at, l.names, l.addrs = time.Now(), map[int]string{}, map[int][]netip.Addr{}
+	l.at, l.names, l.addrs, l.own = time.Now(), map[int]string{}, map[int][]netip.Addr{}, nil
 	all, err := net.Interfaces()
 	if err != nil {
 		return
@@ -44,6 +64,9 @@ func (l *links) read() {
 		for _, a := range as {
 			if p, err := netip.ParsePrefix(a.String()); err == nil {
 				l.addrs[i.Index] = append(l.addrs[i.Index], p.Addr().Unmap())
+				if i.Flags&net.FlagLoopback == 0 {
+					l.own = append(l.own, p.Addr().Unmap())
+				}
 			}
 		}
 	}

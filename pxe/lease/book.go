@@ -262,7 +262,7 @@ func (b *Book) search(ctx context.Context, p Pool, k macKey, probes *int, isFree
 	if ip, ok := longestRunOut(rows, p, b.o.Now(), take); ok {
 		return ip, nil
 	}
-	return netip.Addr{}, fmt.Errorf("%w in %s: %d addresses, all in use or quarantined", ErrExhausted, p.Subnet, size)
+	return netip.Addr{}, fmt.Errorf("%w in %s: %d addresses, all in use, quarantined or the network's own", ErrExhausted, p.Subnet, size)
 }
 
 // clear probes a held address. One that something answers on is quarantined and false is returned.
