@@ -55,7 +55,7 @@ func main() {
 
 func readers() []accelerator.Reader {
 	boot := bootTime()
-	return []accelerator.Reader{nvidia.New(kmsg.Path, boot), amd.New("", kmsg.Path, boot), pci.New("")}
+	return []accelerator.Reader{nvidia.New(kmsg.Path, boot), amd.New("", kmsg.Path, boot), kmsg.NewHost(kmsg.Path, boot), pci.New("")}
 }
 
 func run(config, state string) int {

@@ -69,9 +69,11 @@ type Evidence struct {
 	Device   string          `json:"device"` // serial, else UUID, else PCI; empty = the server
 	Kind     string          `json:"kind"`   // xid, ras, ecc-uncorrectable, absent, thermal, ...
 	Code     string          `json:"code"`
+	Part     string          `json:"part,omitempty"` // of the device or server, where there are several of a kind: a port, a fan
 	Severity schema.Severity `json:"severity"`
 	Text     string          `json:"text"`
 	At       schema.Instant  `json:"at"`
+	Clear    bool            `json:"clear,omitempty"` // it is over: earlier evidence of this device, kind, code and part is cleared
 	ID       string          `json:"id"` // unique on this server and boot: boot id + source + sequence
 }
 

@@ -181,11 +181,7 @@ func watchLoop(ctx context.Context, cfg Config, r accelerator.Reader, devs *devi
 	retry := backoff{min: cfg.RetryMin, max: 4 * cfg.RetryMax}
 	for {
 		err := r.Watch(ctx, func(s accelerator.Sign) {
-			// A kernel log knows devices by their PCI address.
-			if d, ok := accelerator.Find(devs.cached(), s.Device); ok {
-				s.Device = accelerator.Identity(d)
-			}
-			if err := ev.add(string(r.Vendor()), s); err != nil {
+			if err := ev.add(string(r.Vendor()), s.Resolve(devs.cached())); err != nil {
 				cfg.Log.ErrorContext(ctx, "evidence could not be kept on the disk", "err", err)
 			}
 		})

@@ -43,11 +43,15 @@ type Reader interface {
 // Sign is a fault as a reader saw it; the agent makes an agentproto.Evidence of it.
 type Sign struct {
 	Device   string // serial, else UUID, else PCI address; empty = the server
+	UUID     string // of the device, where the source told it beside the address
+	Serial   string // the same
 	Kind     string // xid, ras, ecc-uncorrectable, absent, thermal
 	Code     string
+	Part     string // of the device or server, where there are several: a port, a fan
 	Severity schema.Severity
 	Text     string
 	At       schema.Instant // 0 = now
+	Clear    bool           // it is over: the same kind, code and part of this device are well again
 	// Key is unique among this server's signs of one boot, and the same when the same sign is read again (a record's
 	// number in the kernel log). Empty where the source has none: the agent numbers it, and a repeat is another sign.
 	Key string
@@ -63,6 +67,24 @@ func Identity(d agentproto.Device) string {
 	default:
 		return d.PCI
 	}
+}
+
+// Resolve names the device of a sign as the agent names devices: a kernel log knows them by their PCI address. One that no
+// reader lists keeps the best name that its source told.
+func (s Sign) Resolve(devices []agentproto.Device) Sign {
+	for _, name := range []string{s.Serial, s.UUID, s.Device} {
+		if d, ok := Find(devices, name); ok {
+			s.Device = Identity(d)
+			return s
+		}
+	}
+	switch {
+	case s.Serial != "":
+		s.Device = s.Serial
+	case s.UUID != "":
+		s.Device = s.UUID
+	}
+	return s
 }
 
 // Find is the device that answers to id by any of its three names.

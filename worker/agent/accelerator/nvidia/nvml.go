@@ -73,7 +73,7 @@ func (r *Reader) Watch(ctx context.Context, emit func(accelerator.Sign)) error {
 	if r.kmsg == "" {
 		return nil
 	}
-	return kmsg.Watch(ctx, r.kmsg, r.boot, func(s accelerator.Sign) bool { return s.Kind == "xid" }, emit)
+	return kmsg.Watch(ctx, r.kmsg, r.boot, func(s accelerator.Sign) bool { return s.Kind == "xid" || s.Kind == "sxid" }, emit)
 }
 
 // perDevice is how long one device may take before the others are told without it.
