@@ -30,7 +30,7 @@ func (s *Server) CreateSpec(c *gin.Context) {
 		s.fail(c, err)
 		return
 	}
-	sp, err := s.c.Store.CreateSpec(c.Request.Context(), me(c).Name, store.NewSpec{Name: in.Name, Model: in.Model, Accelerators: in.Accelerators, CPUs: in.Cpus, MemoryBytes: in.MemoryBytes, Description: in.Description})
+	sp, err := s.c.Store.CreateSpec(c.Request.Context(), me(c).Name, store.NewSpec{Name: in.Name, Model: in.Model, Accelerators: in.Accelerators, CPUs: in.Cpus, MemoryBytes: in.MemoryBytes, Description: in.Description, MaxTime: ms(in.MaxTimeMs)})
 	s.done(c, http.StatusCreated, sp, err)
 }
 
@@ -56,6 +56,20 @@ func (s *Server) GetSpec(c *gin.Context, name contract.TheSpec) {
 func (s *Server) RetireSpec(c *gin.Context, name contract.TheSpec) {
 	sp, err := s.c.Store.RetireSpec(c.Request.Context(), me(c).Name, name)
 	s.done(c, http.StatusOK, sp, err)
+}
+
+// DeleteSpec removes one that no live job asks for.
+func (s *Server) DeleteSpec(c *gin.Context, name contract.TheSpec) {
+	s.gone(c, s.c.Store.DeleteSpec(c.Request.Context(), me(c).Name, name))
+}
+
+// gone answers for what was removed.
+func (s *Server) gone(c *gin.Context, err error) {
+	if err != nil {
+		s.fail(c, err)
+		return
+	}
+	c.Status(http.StatusNoContent)
 }
 
 // ListTenants lists by name; a tenant's caller sees its own.
@@ -185,11 +199,7 @@ func (s *Server) SetQuota(c *gin.Context) {
 
 // DeleteQuota removes one.
 func (s *Server) DeleteQuota(c *gin.Context, p contract.DeleteQuotaParams) {
-	if err := s.c.Store.DeleteQuota(c.Request.Context(), me(c).Name, p.Tenant, val(p.Project), p.Model); err != nil {
-		s.fail(c, err)
-		return
-	}
-	c.Status(http.StatusNoContent)
+	s.gone(c, s.c.Store.DeleteQuota(c.Request.Context(), me(c).Name, p.Tenant, val(p.Project), p.Model))
 }
 
 // ListWindows lists those that have not passed; a tenant's caller sees maintenance and its own reservations.
@@ -213,11 +223,33 @@ func (s *Server) CreateWindow(c *gin.Context) {
 
 // DeleteWindow ends one at once.
 func (s *Server) DeleteWindow(c *gin.Context, id string) {
-	if err := s.c.Store.DeleteWindow(c.Request.Context(), me(c).Name, id); err != nil {
+	s.gone(c, s.c.Store.DeleteWindow(c.Request.Context(), me(c).Name, id))
+}
+
+// ListStops lists those in force; a tenant's caller sees those of the whole pool, of specs and regions, and its own.
+func (s *Server) ListStops(c *gin.Context) {
+	list, err := s.c.Store.Stops(c.Request.Context())
+	id := me(c)
+	list = slices.DeleteFunc(list, func(st schema.Stop) bool {
+		return st.Tenant != "" && !id.Sees(st.Tenant, cmp.Or(st.Project, id.Project))
+	})
+	s.done(c, http.StatusOK, contract.StopList{Items: some(list)}, err)
+}
+
+// StopQueue closes the queue of a scope.
+func (s *Server) StopQueue(c *gin.Context) {
+	var in contract.NewStop
+	if err := decode(c, &in, false); err != nil {
 		s.fail(c, err)
 		return
 	}
-	c.Status(http.StatusNoContent)
+	st, err := s.c.Store.StopQueue(c.Request.Context(), me(c).Name, schema.Stop{Tenant: in.Tenant, Project: in.Project, Spec: in.Spec, Region: in.Region, Why: in.Why, Until: in.Until})
+	s.done(c, http.StatusCreated, st, err)
+}
+
+// StartQueue ends a stop at once.
+func (s *Server) StartQueue(c *gin.Context, id string) {
+	s.gone(c, s.c.Store.StartQueue(c.Request.Context(), me(c).Name, id))
 }
 
 // ListTokens lists by name, without secrets; a tenant's admin those of its tenant.

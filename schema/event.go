@@ -63,7 +63,7 @@ const (
 	EventClusterState EventKind = "cluster.state" // data: down, why
 	EventClusterDrift EventKind = "cluster.drift" // data: drift (see ClusterDrift), text
 
-	EventPolicyChanged EventKind = "policy.changed" // specs, tenants, projects, quotas, budgets, windows
+	EventPolicyChanged EventKind = "policy.changed" // specs, tenants, projects, quotas, budgets, windows, stops
 	EventBoot          EventKind = "boot.evidence"  // a DHCP message, file or script served; data: BootEvidence
 	EventAudit         EventKind = "audit.act"      // who did what by the API; data: route, status
 )

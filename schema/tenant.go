@@ -8,6 +8,7 @@ type Spec struct {
 	CPUs         int     `gorm:"column:cpus" json:"cpus"`
 	MemoryBytes  int64   `json:"memory_bytes"`
 	Description  string  `json:"description"`
+	MaxTime      int64   `json:"max_time_ms"` // ms that a job may run; one without a time limit has this one. 0 = none
 	CreatedAt    Instant `gorm:"autoCreateTime:false" json:"created_at"`
 	RetiredAt    Instant `json:"retired_at"` // takes no new jobs from then on; 0 = in use
 }

@@ -35,6 +35,11 @@ func (a *Activities) Allocate(ctx context.Context, region string) error {
 	return hosted.Run(ctx, func(ctx context.Context, turn func()) error { return a.run(ctx, region, turn) })
 }
 
+// Serve is Allocate without Temporal around it, for who hosts it by other means.
+func (a *Activities) Serve(ctx context.Context, region string) error {
+	return a.run(ctx, region, func() {})
+}
+
 // look is how often events are looked for where no wake-up came: another process's may have been missed.
 const look = time.Second
 

@@ -24,6 +24,8 @@ type live struct {
 	quotas  map[quotaOf]bool // those that pool has: what the record no longer has is taken away
 	budgets map[string]bool  // likewise, by id
 	windows map[string]bool  // likewise, by id
+	stops   map[string]bool  // likewise, by id
+	specs   map[string]bool  // likewise, by name
 	spentAt schema.Instant   // when the budgets were read
 	servers int
 	queued  int
@@ -179,15 +181,23 @@ func keys(m map[string]bool) []string {
 	return out
 }
 
-// policy reads specs, tenants, projects, quotas and windows: they are few, so all are read.
+// policy reads specs, tenants, projects, quotas, windows and stops: they are few, so all are read.
 func (l *live) policy(ctx context.Context) error {
 	p, err := l.db.Policy(ctx)
 	if err != nil {
 		return err
 	}
+	offered := make(map[string]bool, len(p.Specs))
 	for _, s := range p.Specs {
-		l.pool.SetSpec(engine.Spec{Name: s.Name, Model: s.Model, Accelerators: s.Accelerators, CPU: int64(s.CPUs), MemoryBytes: s.MemoryBytes, RetiredAt: s.RetiredAt.Time()})
+		offered[s.Name] = true
+		l.pool.SetSpec(engine.Spec{Name: s.Name, Model: s.Model, Accelerators: s.Accelerators, CPU: int64(s.CPUs), MemoryBytes: s.MemoryBytes, MaxTime: time.Duration(s.MaxTime) * time.Millisecond, RetiredAt: s.RetiredAt.Time()})
 	}
+	for name := range l.specs {
+		if !offered[name] {
+			l.pool.RemoveSpec(name)
+		}
+	}
+	l.specs = offered
 	for _, t := range p.Tenants {
 		l.pool.SetAccount(account(t.Name, "", t.Account))
 	}
@@ -218,6 +228,22 @@ func (l *live) policy(ctx context.Context) error {
 		}
 	}
 	l.windows = open
+	closed := make(map[string]bool, len(p.Stops))
+	for _, s := range p.Stops {
+		if s.Region != "" && s.Region != l.region {
+			continue
+		}
+		closed[s.ID] = true
+		if !l.stops[s.ID] { // a stop never changes
+			l.pool.SetStop(engine.Stop{ID: s.ID, Tenant: s.Tenant, Project: s.Project, Spec: s.Spec, Scope: s.Scope(), By: s.By, Note: s.Why, Since: s.CreatedAt.Time(), Until: s.Until.Time()})
+		}
+	}
+	for id := range l.stops {
+		if !closed[id] {
+			l.pool.RemoveStop(id)
+		}
+	}
+	l.stops = closed
 	return nil
 }
 

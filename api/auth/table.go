@@ -100,6 +100,7 @@ var Table = []Rule{
 	{"GET", "/v1/specs", people},
 	{"POST", "/v1/specs", Operator},
 	{"GET", "/v1/specs/:spec", people},
+	{"DELETE", "/v1/specs/:spec", Operator},
 	{"POST", "/v1/specs/:spec/actions/retire", Operator},
 	{"GET", "/v1/tenants", Operator | Viewer | tenants},
 	{"POST", "/v1/tenants", Operator},
@@ -115,6 +116,10 @@ var Table = []Rule{
 	{"GET", "/v1/windows", people},
 	{"POST", "/v1/windows", Operator},
 	{"DELETE", "/v1/windows/:window", Operator},
+
+	{"GET", "/v1/queue/stops", people},
+	{"POST", "/v1/queue/stops", Operator},
+	{"DELETE", "/v1/queue/stops/:stop", Operator},
 
 	{"GET", "/v1/budgets", Operator | Viewer | tenants},
 	{"PUT", "/v1/budgets", Operator},

@@ -285,6 +285,36 @@ type ClientInterface interface {
 	// Corresponds with PUT /v1/prices (the `SetPrice` operationId).
 	SetPrice(ctx context.Context, body SetPriceJSONRequestBody, reqEditors ...RequestEditorFn) (*http.Response, error)
 
+	// ListStops Queues that are stopped
+	//
+	// Tenants see those that their jobs can wait for.
+	//
+	// Corresponds with GET /v1/queue/stops (the `ListStops` operationId).
+	ListStops(ctx context.Context, reqEditors ...RequestEditorFn) (*http.Response, error)
+
+	// StopQueueWithBody Stop a queue
+	//
+	// None of the jobs it is about starts, until it is removed or its end comes. What runs goes on, and jobs are still submitted. Its fields narrow it; without any the whole pool's queue is stopped.
+	//
+	// Takes any type of body and a specified content type.
+	//
+	// Corresponds with POST /v1/queue/stops (the `StopQueue` operationId).
+	StopQueueWithBody(ctx context.Context, contentType string, body io.Reader, reqEditors ...RequestEditorFn) (*http.Response, error)
+
+	// StopQueue Stop a queue
+	//
+	// None of the jobs it is about starts, until it is removed or its end comes. What runs goes on, and jobs are still submitted. Its fields narrow it; without any the whole pool's queue is stopped.
+	//
+	// Takes a body of the `application/json` content type.
+	//
+	// Corresponds with POST /v1/queue/stops (the `StopQueue` operationId).
+	StopQueue(ctx context.Context, body StopQueueJSONRequestBody, reqEditors ...RequestEditorFn) (*http.Response, error)
+
+	// StartQueue End a stop at once
+	//
+	// Corresponds with DELETE /v1/queue/stops/{stop} (the `StartQueue` operationId).
+	StartQueue(ctx context.Context, stop string, reqEditors ...RequestEditorFn) (*http.Response, error)
+
 	// DeleteQuota Remove a quota
 	//
 	// Corresponds with DELETE /v1/quotas (the `DeleteQuota` operationId).
@@ -584,12 +614,19 @@ type ClientInterface interface {
 	// Corresponds with POST /v1/specs (the `CreateSpec` operationId).
 	CreateSpec(ctx context.Context, body CreateSpecJSONRequestBody, reqEditors ...RequestEditorFn) (*http.Response, error)
 
+	// DeleteSpec Remove a spec that no live job asks for
+	//
+	// A conflict while a job that has not ended asks for it. What ended jobs used of it stays in the record.
+	//
+	// Corresponds with DELETE /v1/specs/{spec} (the `DeleteSpec` operationId).
+	DeleteSpec(ctx context.Context, spec TheSpec, reqEditors ...RequestEditorFn) (*http.Response, error)
+
 	// GetSpec One spec
 	//
 	// Corresponds with GET /v1/specs/{spec} (the `GetSpec` operationId).
 	GetSpec(ctx context.Context, spec TheSpec, reqEditors ...RequestEditorFn) (*http.Response, error)
 
-	// RetireSpec Take no new jobs of this spec; jobs that have it go on
+	// RetireSpec Take no new jobs of this spec; those that wait for it never start, those that run go on
 	//
 	// Corresponds with POST /v1/specs/{spec}/actions/retire (the `RetireSpec` operationId).
 	RetireSpec(ctx context.Context, spec TheSpec, reqEditors ...RequestEditorFn) (*http.Response, error)
@@ -1277,6 +1314,76 @@ func (c *Client) SetPriceWithBody(ctx context.Context, contentType string, body 
 // Corresponds with PUT /v1/prices (the `SetPrice` operationId).
 func (c *Client) SetPrice(ctx context.Context, body SetPriceJSONRequestBody, reqEditors ...RequestEditorFn) (*http.Response, error) {
 	req, err := NewSetPriceRequest(c.Server, body)
+	if err != nil {
+		return nil, err
+	}
+	req = req.WithContext(ctx)
+	if err := c.applyEditors(ctx, req, reqEditors); err != nil {
+		return nil, err
+	}
+	return c.Client.Do(req)
+}
+
+// ListStops Queues that are stopped
+//
+// Tenants see those that their jobs can wait for.
+//
+// Corresponds with GET /v1/queue/stops (the `ListStops` operationId).
+func (c *Client) ListStops(ctx context.Context, reqEditors ...RequestEditorFn) (*http.Response, error) {
+	req, err := NewListStopsRequest(c.Server)
+	if err != nil {
+		return nil, err
+	}
+	req = req.WithContext(ctx)
+	if err := c.applyEditors(ctx, req, reqEditors); err != nil {
+		return nil, err
+	}
+	return c.Client.Do(req)
+}
+
+// StopQueueWithBody Stop a queue
+//
+// None of the jobs it is about starts, until it is removed or its end comes. What runs goes on, and jobs are still submitted. Its fields narrow it; without any the whole pool's queue is stopped.
+//
+// Takes any type of body and a specified content type.
+//
+// Corresponds with POST /v1/queue/stops (the `StopQueue` operationId).
+func (c *Client) StopQueueWithBody(ctx context.Context, contentType string, body io.Reader, reqEditors ...RequestEditorFn) (*http.Response, error) {
+	req, err := NewStopQueueRequestWithBody(c.Server, contentType, body)
+	if err != nil {
+		return nil, err
+	}
+	req = req.WithContext(ctx)
+	if err := c.applyEditors(ctx, req, reqEditors); err != nil {
+		return nil, err
+	}
+	return c.Client.Do(req)
+}
+
+// StopQueue Stop a queue
+//
+// None of the jobs it is about starts, until it is removed or its end comes. What runs goes on, and jobs are still submitted. Its fields narrow it; without any the whole pool's queue is stopped.
+//
+// Takes a body of the `application/json` content type.
+//
+// Corresponds with POST /v1/queue/stops (the `StopQueue` operationId).
+func (c *Client) StopQueue(ctx context.Context, body StopQueueJSONRequestBody, reqEditors ...RequestEditorFn) (*http.Response, error) {
+	req, err := NewStopQueueRequest(c.Server, body)
+	if err != nil {
+		return nil, err
+	}
+	req = req.WithContext(ctx)
+	if err := c.applyEditors(ctx, req, reqEditors); err != nil {
+		return nil, err
+	}
+	return c.Client.Do(req)
+}
+
+// StartQueue End a stop at once
+//
+// Corresponds with DELETE /v1/queue/stops/{stop} (the `StartQueue` operationId).
+func (c *Client) StartQueue(ctx context.Context, stop string, reqEditors ...RequestEditorFn) (*http.Response, error) {
+	req, err := NewStartQueueRequest(c.Server, stop)
 	if err != nil {
 		return nil, err
 	}
@@ -2016,6 +2123,23 @@ func (c *Client) CreateSpec(ctx context.Context, body CreateSpecJSONRequestBody,
 	return c.Client.Do(req)
 }
 
+// DeleteSpec Remove a spec that no live job asks for
+//
+// A conflict while a job that has not ended asks for it. What ended jobs used of it stays in the record.
+//
+// Corresponds with DELETE /v1/specs/{spec} (the `DeleteSpec` operationId).
+func (c *Client) DeleteSpec(ctx context.Context, spec TheSpec, reqEditors ...RequestEditorFn) (*http.Response, error) {
+	req, err := NewDeleteSpecRequest(c.Server, spec)
+	if err != nil {
+		return nil, err
+	}
+	req = req.WithContext(ctx)
+	if err := c.applyEditors(ctx, req, reqEditors); err != nil {
+		return nil, err
+	}
+	return c.Client.Do(req)
+}
+
 // GetSpec One spec
 //
 // Corresponds with GET /v1/specs/{spec} (the `GetSpec` operationId).
@@ -2031,7 +2155,7 @@ func (c *Client) GetSpec(ctx context.Context, spec TheSpec, reqEditors ...Reques
 	return c.Client.Do(req)
 }
 
-// RetireSpec Take no new jobs of this spec; jobs that have it go on
+// RetireSpec Take no new jobs of this spec; those that wait for it never start, those that run go on
 //
 // Corresponds with POST /v1/specs/{spec}/actions/retire (the `RetireSpec` operationId).
 func (c *Client) RetireSpec(ctx context.Context, spec TheSpec, reqEditors ...RequestEditorFn) (*http.Response, error) {
@@ -4056,6 +4180,107 @@ func NewSetPriceRequestWithBody(server string, contentType string, body io.Reade
 	return req, nil
 }
 
+// NewListStopsRequest constructs an http.Request for the ListStops method
+func NewListStopsRequest(server string) (*http.Request, error) {
+	var err error
+
+	serverURL, err := url.Parse(server)
+	if err != nil {
+		return nil, err
+	}
+
+	operationPath := fmt.Sprintf("/v1/queue/stops")
+	if operationPath[0] == '/' {
+		operationPath = "." + operationPath
+	}
+
+	queryURL, err := serverURL.Parse(operationPath)
+	if err != nil {
+		return nil, err
+	}
+
+	req, err := http.NewRequest(http.MethodGet, queryURL.String(), nil)
+	if err != nil {
+		return nil, err
+	}
+
+	return req, nil
+}
+
+// NewStopQueueRequest calls the generic StopQueue builder with application/json body
+func NewStopQueueRequest(server string, body StopQueueJSONRequestBody) (*http.Request, error) {
+	var bodyReader io.Reader
+	buf, err := json.Marshal(body)
+	if err != nil {
+		return nil, err
+	}
+	bodyReader = bytes.NewReader(buf)
+	return NewStopQueueRequestWithBody(server, "application/json", bodyReader)
+}
+
+// NewStopQueueRequestWithBody constructs an http.Request for the StopQueue method, with any body, and a specified content type
+func NewStopQueueRequestWithBody(server string, contentType string, body io.Reader) (*http.Request, error) {
+	var err error
+
+	serverURL, err := url.Parse(server)
+	if err != nil {
+		return nil, err
+	}
+
+	operationPath := fmt.Sprintf("/v1/queue/stops")
+	if operationPath[0] == '/' {
+		operationPath = "." + operationPath
+	}
+
+	queryURL, err := serverURL.Parse(operationPath)
+	if err != nil {
+		return nil, err
+	}
+
+	req, err := http.NewRequest(http.MethodPost, queryURL.String(), body)
+	if err != nil {
+		return nil, err
+	}
+
+	req.Header.Add("Content-Type", contentType)
+
+	return req, nil
+}
+
+// NewStartQueueRequest constructs an http.Request for the StartQueue method
+func NewStartQueueRequest(server string, stop string) (*http.Request, error) {
+	var err error
+
+	var pathParam0 string
+
+	pathParam0, err = runtime.StyleParamWithOptions("simple", false, "stop", stop, runtime.StyleParamOptions{ParamLocation: runtime.ParamLocationPath, Type: "string", Format: ""})
+	if err != nil {
+		return nil, err
+	}
+
+	serverURL, err := url.Parse(server)
+	if err != nil {
+		return nil, err
+	}
+
+	operationPath := fmt.Sprintf("/v1/queue/stops/%s", pathParam0)
+	if operationPath[0] == '/' {
+		operationPath = "." + operationPath
+	}
+
+	queryURL, err := serverURL.Parse(operationPath)
+	if err != nil {
+		return nil, err
+	}
+
+	req, err := http.NewRequest(http.MethodDelete, queryURL.String(), nil)
+	if err != nil {
+		return nil, err
+	}
+
+	return req, nil
+}
+
 // NewDeleteQuotaRequest constructs an http.Request for the DeleteQuota method
 func NewDeleteQuotaRequest(server string, params *DeleteQuotaParams) (*http.Request, error) {
 	var err error
@@ -5587,6 +5812,40 @@ func NewCreateSpecRequestWithBody(server string, contentType string, body io.Rea
 	return req, nil
 }
 
+// NewDeleteSpecRequest constructs an http.Request for the DeleteSpec method
+func NewDeleteSpecRequest(server string, spec TheSpec) (*http.Request, error) {
+	var err error
+
+	var pathParam0 string
+
+	pathParam0, err = runtime.StyleParamWithOptions("simple", false, "spec", spec, runtime.StyleParamOptions{ParamLocation: runtime.ParamLocationPath, Type: "string", Format: ""})
+	if err != nil {
+		return nil, err
+	}
+
+	serverURL, err := url.Parse(server)
+	if err != nil {
+		return nil, err
+	}
+
+	operationPath := fmt.Sprintf("/v1/specs/%s", pathParam0)
+	if operationPath[0] == '/' {
+		operationPath = "." + operationPath
+	}
+
+	queryURL, err := serverURL.Parse(operationPath)
+	if err != nil {
+		return nil, err
+	}
+
+	req, err := http.NewRequest(http.MethodDelete, queryURL.String(), nil)
+	if err != nil {
+		return nil, err
+	}
+
+	return req, nil
+}
+
 // NewGetSpecRequest constructs an http.Request for the GetSpec method
 func NewGetSpecRequest(server string, spec TheSpec) (*http.Request, error) {
 	var err error
@@ -6999,6 +7258,40 @@ type ClientWithResponsesInterface interface {
 	// Corresponds with PUT /v1/prices (the `SetPrice` operationId).
 	SetPriceWithResponse(ctx context.Context, body SetPriceJSONRequestBody, reqEditors ...RequestEditorFn) (*SetPriceResponse, error)
 
+	// ListStopsWithResponse Queues that are stopped
+	//
+	// Tenants see those that their jobs can wait for.
+	//
+	// Returns a wrapper object for the known response body format(s).
+	//
+	// Corresponds with GET /v1/queue/stops (the `ListStops` operationId).
+	ListStopsWithResponse(ctx context.Context, reqEditors ...RequestEditorFn) (*ListStopsResponse, error)
+
+	// StopQueueWithBodyWithResponse Stop a queue
+	//
+	// None of the jobs it is about starts, until it is removed or its end comes. What runs goes on, and jobs are still submitted. Its fields narrow it; without any the whole pool's queue is stopped.
+	//
+	// Takes any type of body and a specified content type, and returns a wrapper object for the known response body format(s).
+	//
+	// Corresponds with POST /v1/queue/stops (the `StopQueue` operationId).
+	StopQueueWithBodyWithResponse(ctx context.Context, contentType string, body io.Reader, reqEditors ...RequestEditorFn) (*StopQueueResponse, error)
+
+	// StopQueueWithResponse Stop a queue
+	//
+	// None of the jobs it is about starts, until it is removed or its end comes. What runs goes on, and jobs are still submitted. Its fields narrow it; without any the whole pool's queue is stopped.
+	//
+	// Takes a body of the `application/json` content type, and returns a wrapper object for the known response body format(s).
+	//
+	// Corresponds with POST /v1/queue/stops (the `StopQueue` operationId).
+	StopQueueWithResponse(ctx context.Context, body StopQueueJSONRequestBody, reqEditors ...RequestEditorFn) (*StopQueueResponse, error)
+
+	// StartQueueWithResponse End a stop at once
+	//
+	// Returns a wrapper object for the known response body format(s).
+	//
+	// Corresponds with DELETE /v1/queue/stops/{stop} (the `StartQueue` operationId).
+	StartQueueWithResponse(ctx context.Context, stop string, reqEditors ...RequestEditorFn) (*StartQueueResponse, error)
+
 	// DeleteQuotaWithResponse Remove a quota
 	//
 	// Returns a wrapper object for the known response body format(s).
@@ -7332,6 +7625,15 @@ type ClientWithResponsesInterface interface {
 	// Corresponds with POST /v1/specs (the `CreateSpec` operationId).
 	CreateSpecWithResponse(ctx context.Context, body CreateSpecJSONRequestBody, reqEditors ...RequestEditorFn) (*CreateSpecResponse, error)
 
+	// DeleteSpecWithResponse Remove a spec that no live job asks for
+	//
+	// A conflict while a job that has not ended asks for it. What ended jobs used of it stays in the record.
+	//
+	// Returns a wrapper object for the known response body format(s).
+	//
+	// Corresponds with DELETE /v1/specs/{spec} (the `DeleteSpec` operationId).
+	DeleteSpecWithResponse(ctx context.Context, spec TheSpec, reqEditors ...RequestEditorFn) (*DeleteSpecResponse, error)
+
 	// GetSpecWithResponse One spec
 	//
 	// Returns a wrapper object for the known response body format(s).
@@ -7339,7 +7641,7 @@ type ClientWithResponsesInterface interface {
 	// Corresponds with GET /v1/specs/{spec} (the `GetSpec` operationId).
 	GetSpecWithResponse(ctx context.Context, spec TheSpec, reqEditors ...RequestEditorFn) (*GetSpecResponse, error)
 
-	// RetireSpecWithResponse Take no new jobs of this spec; jobs that have it go on
+	// RetireSpecWithResponse Take no new jobs of this spec; those that wait for it never start, those that run go on
 	//
 	// Returns a wrapper object for the known response body format(s).
 	//
@@ -8852,6 +9154,143 @@ func (r SetPriceResponse) ContentType() string {
 	return ""
 }
 
+type ListStopsResponse struct {
+	Body         []byte
+	HTTPResponse *http.Response
+	// JSON200 the response for an HTTP 200 `application/json` response
+	JSON200 *StopList
+	// ApplicationproblemJSONDefault the response for an HTTP default `application/problem+json` response
+	ApplicationproblemJSONDefault *Problem
+}
+
+// GetJSON200 returns the response for an HTTP 200 `application/json` response
+func (r ListStopsResponse) GetJSON200() *StopList {
+	return r.JSON200
+}
+
+// GetApplicationproblemJSONDefault returns the response for an HTTP default `application/problem+json` response
+func (r ListStopsResponse) GetApplicationproblemJSONDefault() *Problem {
+	return r.ApplicationproblemJSONDefault
+}
+
+// GetBody returns the raw response body bytes
+func (r ListStopsResponse) GetBody() []byte {
+	return r.Body
+}
+
+// Status returns HTTPResponse.Status
+func (r ListStopsResponse) Status() string {
+	if r.HTTPResponse != nil {
+		return r.HTTPResponse.Status
+	}
+	return http.StatusText(0)
+}
+
+// StatusCode returns HTTPResponse.StatusCode
+func (r ListStopsResponse) StatusCode() int {
+	if r.HTTPResponse != nil {
+		return r.HTTPResponse.StatusCode
+	}
+	return 0
+}
+
+// ContentType is a convenience method to retrieve the Content-Type value from the HTTP response headers
+func (r ListStopsResponse) ContentType() string {
+	if r.HTTPResponse != nil {
+		return r.HTTPResponse.Header.Get("Content-Type")
+	}
+	return ""
+}
+
+type StopQueueResponse struct {
+	Body         []byte
+	HTTPResponse *http.Response
+	// JSON201 the response for an HTTP 201 `application/json` response
+	JSON201 *Stop
+	// ApplicationproblemJSONDefault the response for an HTTP default `application/problem+json` response
+	ApplicationproblemJSONDefault *Problem
+}
+
+// GetJSON201 returns the response for an HTTP 201 `application/json` response
+func (r StopQueueResponse) GetJSON201() *Stop {
+	return r.JSON201
+}
+
+// GetApplicationproblemJSONDefault returns the response for an HTTP default `application/problem+json` response
+func (r StopQueueResponse) GetApplicationproblemJSONDefault() *Problem {
+	return r.ApplicationproblemJSONDefault
+}
+
+// GetBody returns the raw response body bytes
+func (r StopQueueResponse) GetBody() []byte {
+	return r.Body
+}
+
+// Status returns HTTPResponse.Status
+func (r StopQueueResponse) Status() string {
+	if r.HTTPResponse != nil {
+		return r.HTTPResponse.Status
+	}
+	return http.StatusText(0)
+}
+
+// StatusCode returns HTTPResponse.StatusCode
+func (r StopQueueResponse) StatusCode() int {
+	if r.HTTPResponse != nil {
+		return r.HTTPResponse.StatusCode
+	}
+	return 0
+}
+
+// ContentType is a convenience method to retrieve the Content-Type value from the HTTP response headers
+func (r StopQueueResponse) ContentType() string {
+	if r.HTTPResponse != nil {
+		return r.HTTPResponse.Header.Get("Content-Type")
+	}
+	return ""
+}
+
+type StartQueueResponse struct {
+	Body         []byte
+	HTTPResponse *http.Response
+	// ApplicationproblemJSONDefault the response for an HTTP default `application/problem+json` response
+	ApplicationproblemJSONDefault *Problem
+}
+
+// GetApplicationproblemJSONDefault returns the response for an HTTP default `application/problem+json` response
+func (r StartQueueResponse) GetApplicationproblemJSONDefault() *Problem {
+	return r.ApplicationproblemJSONDefault
+}
+
+// GetBody returns the raw response body bytes
+func (r StartQueueResponse) GetBody() []byte {
+	return r.Body
+}
+
+// Status returns HTTPResponse.Status
+func (r StartQueueResponse) Status() string {
+	if r.HTTPResponse != nil {
+		return r.HTTPResponse.Status
+	}
+	return http.StatusText(0)
+}
+
+// StatusCode returns HTTPResponse.StatusCode
+func (r StartQueueResponse) StatusCode() int {
+	if r.HTTPResponse != nil {
+		return r.HTTPResponse.StatusCode
+	}
+	return 0
+}
+
+// ContentType is a convenience method to retrieve the Content-Type value from the HTTP response headers
+func (r StartQueueResponse) ContentType() string {
+	if r.HTTPResponse != nil {
+		return r.HTTPResponse.Header.Get("Content-Type")
+	}
+	return ""
+}
+
 type DeleteQuotaResponse struct {
 	Body         []byte
 	HTTPResponse *http.Response
@@ -10279,6 +10718,47 @@ func (r CreateSpecResponse) StatusCode() int {
 
 // ContentType is a convenience method to retrieve the Content-Type value from the HTTP response headers
 func (r CreateSpecResponse) ContentType() string {
+	if r.HTTPResponse != nil {
+		return r.HTTPResponse.Header.Get("Content-Type")
+	}
+	return ""
+}
+
+type DeleteSpecResponse struct {
+	Body         []byte
+	HTTPResponse *http.Response
+	// ApplicationproblemJSONDefault the response for an HTTP default `application/problem+json` response
+	ApplicationproblemJSONDefault *Problem
+}
+
+// GetApplicationproblemJSONDefault returns the response for an HTTP default `application/problem+json` response
+func (r DeleteSpecResponse) GetApplicationproblemJSONDefault() *Problem {
+	return r.ApplicationproblemJSONDefault
+}
+
+// GetBody returns the raw response body bytes
+func (r DeleteSpecResponse) GetBody() []byte {
+	return r.Body
+}
+
+// Status returns HTTPResponse.Status
+func (r DeleteSpecResponse) Status() string {
+	if r.HTTPResponse != nil {
+		return r.HTTPResponse.Status
+	}
+	return http.StatusText(0)
+}
+
+// StatusCode returns HTTPResponse.StatusCode
+func (r DeleteSpecResponse) StatusCode() int {
+	if r.HTTPResponse != nil {
+		return r.HTTPResponse.StatusCode
+	}
+	return 0
+}
+
+// ContentType is a convenience method to retrieve the Content-Type value from the HTTP response headers
+func (r DeleteSpecResponse) ContentType() string {
 	if r.HTTPResponse != nil {
 		return r.HTTPResponse.Header.Get("Content-Type")
 	}
@@ -11831,6 +12311,64 @@ func (c *ClientWithResponses) SetPriceWithResponse(ctx context.Context, body Set
 	return ParseSetPriceResponse(rsp)
 }
 
+// ListStopsWithResponse Queues that are stopped
+//
+// Tenants see those that their jobs can wait for.
+//
+// Returns a wrapper object for the known response body format(s).
+//
+// Corresponds with GET /v1/queue/stops (the `ListStops` operationId).
+func (c *ClientWithResponses) ListStopsWithResponse(ctx context.Context, reqEditors ...RequestEditorFn) (*ListStopsResponse, error) {
+	rsp, err := c.ListStops(ctx, reqEditors...)
+	if err != nil {
+		return nil, err
+	}
+	return ParseListStopsResponse(rsp)
+}
+
+// StopQueueWithBodyWithResponse Stop a queue
+//
+// None of the jobs it is about starts, until it is removed or its end comes. What runs goes on, and jobs are still submitted. Its fields narrow it; without any the whole pool's queue is stopped.
+//
+// Takes any type of body and a specified content type, and returns a wrapper object for the known response body format(s).
+//
+// Corresponds with POST /v1/queue/stops (the `StopQueue` operationId).
+func (c *ClientWithResponses) StopQueueWithBodyWithResponse(ctx context.Context, contentType string, body io.Reader, reqEditors ...RequestEditorFn) (*StopQueueResponse, error) {
+	rsp, err := c.StopQueueWithBody(ctx, contentType, body, reqEditors...)
+	if err != nil {
+		return nil, err
+	}
+	return ParseStopQueueResponse(rsp)
+}
+
+// StopQueueWithResponse Stop a queue
+//
+// None of the jobs it is about starts, until it is removed or its end comes. What runs goes on, and jobs are still submitted. Its fields narrow it; without any the whole pool's queue is stopped.
+//
+// Takes a body of the `application/json` content type, and returns a wrapper object for the known response body format(s).
+//
+// Corresponds with POST /v1/queue/stops (the `StopQueue` operationId).
+func (c *ClientWithResponses) StopQueueWithResponse(ctx context.Context, body StopQueueJSONRequestBody, reqEditors ...RequestEditorFn) (*StopQueueResponse, error) {
+	rsp, err := c.StopQueue(ctx, body, reqEditors...)
+	if err != nil {
+		return nil, err
+	}
+	return ParseStopQueueResponse(rsp)
+}
+
+// StartQueueWithResponse End a stop at once
+//
+// Returns a wrapper object for the known response body format(s).
+//
+// Corresponds with DELETE /v1/queue/stops/{stop} (the `StartQueue` operationId).
+func (c *ClientWithResponses) StartQueueWithResponse(ctx context.Context, stop string, reqEditors ...RequestEditorFn) (*StartQueueResponse, error) {
+	rsp, err := c.StartQueue(ctx, stop, reqEditors...)
+	if err != nil {
+		return nil, err
+	}
+	return ParseStartQueueResponse(rsp)
+}
+
 // DeleteQuotaWithResponse Remove a quota
 //
 // Returns a wrapper object for the known response body format(s).
@@ -12422,6 +12960,21 @@ func (c *ClientWithResponses) CreateSpecWithResponse(ctx context.Context, body C
 	return ParseCreateSpecResponse(rsp)
 }
 
+// DeleteSpecWithResponse Remove a spec that no live job asks for
+//
+// A conflict while a job that has not ended asks for it. What ended jobs used of it stays in the record.
+//
+// Returns a wrapper object for the known response body format(s).
+//
+// Corresponds with DELETE /v1/specs/{spec} (the `DeleteSpec` operationId).
+func (c *ClientWithResponses) DeleteSpecWithResponse(ctx context.Context, spec TheSpec, reqEditors ...RequestEditorFn) (*DeleteSpecResponse, error) {
+	rsp, err := c.DeleteSpec(ctx, spec, reqEditors...)
+	if err != nil {
+		return nil, err
+	}
+	return ParseDeleteSpecResponse(rsp)
+}
+
 // GetSpecWithResponse One spec
 //
 // Returns a wrapper object for the known response body format(s).
@@ -12435,7 +12988,7 @@ func (c *ClientWithResponses) GetSpecWithResponse(ctx context.Context, spec TheS
 	return ParseGetSpecResponse(rsp)
 }
 
-// RetireSpecWithResponse Take no new jobs of this spec; jobs that have it go on
+// RetireSpecWithResponse Take no new jobs of this spec; those that wait for it never start, those that run go on
 //
 // Returns a wrapper object for the known response body format(s).
 //
@@ -13740,6 +14293,101 @@ func ParseSetPriceResponse(rsp *http.Response) (*SetPriceResponse, error) {
 	return response, nil
 }
 
+// ParseListStopsResponse parses an HTTP response from a ListStopsWithResponse call
+func ParseListStopsResponse(rsp *http.Response) (*ListStopsResponse, error) {
+	bodyBytes, err := io.ReadAll(rsp.Body)
+	defer func() { _ = rsp.Body.Close() }()
+	if err != nil {
+		return nil, err
+	}
+
+	response := &ListStopsResponse{
+		Body:         bodyBytes,
+		HTTPResponse: rsp,
+	}
+
+	switch {
+	case strings.Contains(rsp.Header.Get("Content-Type"), "json") && rsp.StatusCode == 200:
+		var dest StopList
+		if err := json.Unmarshal(bodyBytes, &dest); err != nil {
+			return nil, err
+		}
+		response.JSON200 = &dest
+
+	case strings.Contains(rsp.Header.Get("Content-Type"), "json") && true:
+		var dest Problem
+		if err := json.Unmarshal(bodyBytes, &dest); err != nil {
+			return nil, err
+		}
+		response.ApplicationproblemJSONDefault = &dest
+
+	}
+
+	return response, nil
+}
+
+// ParseStopQueueResponse parses an HTTP response from a StopQueueWithResponse call
+func ParseStopQueueResponse(rsp *http.Response) (*StopQueueResponse, error) {
+	bodyBytes, err := io.ReadAll(rsp.Body)
+	defer func() { _ = rsp.Body.Close() }()
+	if err != nil {
+		return nil, err
+	}
+
+	response := &StopQueueResponse{
+		Body:         bodyBytes,
+		HTTPResponse: rsp,
+	}
+
+	switch {
+	case strings.Contains(rsp.Header.Get("Content-Type"), "json") && rsp.StatusCode == 201:
+		var dest Stop
+		if err := json.Unmarshal(bodyBytes, &dest); err != nil {
+			return nil, err
+		}
+		response.JSON201 = &dest
+
+	case strings.Contains(rsp.Header.Get("Content-Type"), "json") && true:
+		var dest Problem
+		if err := json.Unmarshal(bodyBytes, &dest); err != nil {
+			return nil, err
+		}
+		response.ApplicationproblemJSONDefault = &dest
+
+	}
+
+	return response, nil
+}
+
+// ParseStartQueueResponse parses an HTTP response from a StartQueueWithResponse call
+func ParseStartQueueResponse(rsp *http.Response) (*StartQueueResponse, error) {
+	bodyBytes, err := io.ReadAll(rsp.Body)
+	defer func() { _ = rsp.Body.Close() }()
+	if err != nil {
+		return nil, err
+	}
+
+	response := &StartQueueResponse{
+		Body:         bodyBytes,
+		HTTPResponse: rsp,
+	}
+
+	switch {
+	case rsp.StatusCode == 204:
+		break // No content-type
+
+	case strings.Contains(rsp.Header.Get("Content-Type"), "json") && true:
+		var dest Problem
+		if err := json.Unmarshal(bodyBytes, &dest); err != nil {
+			return nil, err
+		}
+		response.ApplicationproblemJSONDefault = &dest
+
+	}
+
+	return response, nil
+}
+
 // ParseDeleteQuotaResponse parses an HTTP response from a DeleteQuotaWithResponse call
 func ParseDeleteQuotaResponse(rsp *http.Response) (*DeleteQuotaResponse, error) {
 	bodyBytes, err := io.ReadAll(rsp.Body)
@@ -14722,6 +15370,35 @@ func ParseCreateSpecResponse(rsp *http.Response) (*CreateSpecResponse, error) {
 			return nil, err
 		}
 		response.JSON201 = &dest
+
+	case strings.Contains(rsp.Header.Get("Content-Type"), "json") && true:
+		var dest Problem
+		if err := json.Unmarshal(bodyBytes, &dest); err != nil {
+			return nil, err
+		}
+		response.ApplicationproblemJSONDefault = &dest
+
+	}
+
+	return response, nil
+}
+
+// ParseDeleteSpecResponse parses an HTTP response from a DeleteSpecWithResponse call
+func ParseDeleteSpecResponse(rsp *http.Response) (*DeleteSpecResponse, error) {
+	bodyBytes, err := io.ReadAll(rsp.Body)
+	defer func() { _ = rsp.Body.Close() }()
+	if err != nil {
+		return nil, err
+	}
+
+	response := &DeleteSpecResponse{
+		Body:         bodyBytes,
+		HTTPResponse: rsp,
+	}
+
+	switch {
+	case rsp.StatusCode == 204:
+		break // No content-type
 
 	case strings.Contains(rsp.Header.Get("Content-Type"), "json") && true:
 		var dest Problem

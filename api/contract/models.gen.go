@@ -679,13 +679,31 @@ type NewSpec struct {
 	AllowUnknownModel bool   `json:"allow_unknown_model,omitempty"`
 	Cpus              int64  `json:"cpus,omitempty"`
 	Description       string `json:"description,omitempty"`
-	MemoryBytes       int64  `json:"memory_bytes,omitempty"`
+
+	// MaxTimeMs That a job may run; one without a time limit has this one. 0 = none
+	MaxTimeMs   int64 `json:"max_time_ms,omitempty"`
+	MemoryBytes int64 `json:"memory_bytes,omitempty"`
 
 	// Model A name that people choose
 	Model Name `json:"model"`
 
 	// Name A name that people choose
 	Name Name `json:"name"`
+}
+
+// NewStop defines model for NewStop.
+type NewStop struct {
+	// Project Of the tenant
+	Project string `json:"project,omitempty"`
+	Region  string `json:"region,omitempty"`
+	Spec    string `json:"spec,omitempty"`
+	Tenant  string `json:"tenant,omitempty"`
+
+	// Until Absent = until it is removed
+	Until Moment `json:"until,omitempty"`
+
+	// Why For those who wait
+	Why string `json:"why"`
 }
 
 // NewTenant defines model for NewTenant.
@@ -948,6 +966,14 @@ type StepList struct {
 
 // StepRun defines model for StepRun.
 type StepRun = schema.StepRun
+
+// Stop defines model for Stop.
+type Stop = schema.Stop
+
+// StopList defines model for StopList.
+type StopList struct {
+	Items []Stop `json:"items"`
+}
 
 // Tenant defines model for Tenant.
 type Tenant = schema.Tenant
@@ -1434,6 +1460,9 @@ type SetTimeLimitJSONRequestBody = TimeLimit
 
 // SetPriceJSONRequestBody defines body for SetPrice for application/json ContentType.
 type SetPriceJSONRequestBody = NewPrice
+
+// StopQueueJSONRequestBody defines body for StopQueue for application/json ContentType.
+type StopQueueJSONRequestBody = NewStop
 
 // SetQuotaJSONRequestBody defines body for SetQuota for application/json ContentType.
 type SetQuotaJSONRequestBody = NewQuota

@@ -94,6 +94,15 @@ type ServerInterface interface {
 	// SetPrice Price a spec's accelerator-hour from an hour of UTC on
 	// (PUT /v1/prices)
 	SetPrice(c *gin.Context)
+	// ListStops Queues that are stopped
+	// (GET /v1/queue/stops)
+	ListStops(c *gin.Context)
+	// StopQueue Stop a queue
+	// (POST /v1/queue/stops)
+	StopQueue(c *gin.Context)
+	// StartQueue End a stop at once
+	// (DELETE /v1/queue/stops/{stop})
+	StartQueue(c *gin.Context, stop string)
 	// DeleteQuota Remove a quota
 	// (DELETE /v1/quotas)
 	DeleteQuota(c *gin.Context, params DeleteQuotaParams)
@@ -184,10 +193,13 @@ type ServerInterface interface {
 	// CreateSpec Create a spec
 	// (POST /v1/specs)
 	CreateSpec(c *gin.Context)
+	// DeleteSpec Remove a spec that no live job asks for
+	// (DELETE /v1/specs/{spec})
+	DeleteSpec(c *gin.Context, spec TheSpec)
 	// GetSpec One spec
 	// (GET /v1/specs/{spec})
 	GetSpec(c *gin.Context, spec TheSpec)
-	// RetireSpec Take no new jobs of this spec; jobs that have it go on
+	// RetireSpec Take no new jobs of this spec; those that wait for it never start, those that run go on
 	// (POST /v1/specs/{spec}/actions/retire)
 	RetireSpec(c *gin.Context, spec TheSpec)
 	// ListTenants List tenants
@@ -1161,6 +1173,57 @@ func (siw *ServerInterfaceWrapper) SetPrice(c *gin.Context) {
 	siw.Handler.SetPrice(c)
 }
 
+// ListStops operation middleware
+func (siw *ServerInterfaceWrapper) ListStops(c *gin.Context) {
+
+	for _, middleware := range siw.HandlerMiddlewares {
+		middleware(c)
+		if c.IsAborted() {
+			return
+		}
+	}
+
+	siw.Handler.ListStops(c)
+}
+
+// StopQueue operation middleware
+func (siw *ServerInterfaceWrapper) StopQueue(c *gin.Context) {
+
+	for _, middleware := range siw.HandlerMiddlewares {
+		middleware(c)
+		if c.IsAborted() {
+			return
+		}
+	}
+
+	siw.Handler.StopQueue(c)
+}
+
+// StartQueue operation middleware
+func (siw *ServerInterfaceWrapper) StartQueue(c *gin.Context) {
+
+	var err error
+	_ = err
+
+	// ------------- Path parameter "stop" -------------
+	var stop string
+
+	err = runtime.BindStyledParameterWithOptions("simple", "stop", c.Param("stop"), &stop, runtime.BindStyledParameterOptions{ParamLocation: runtime.ParamLocationPath, Explode: false, Required: true, Type: "string", Format: "", ValueIsUnescaped: true})
+	if err != nil {
+		siw.ErrorHandler(c, fmt.Errorf("Invalid format for parameter stop: %w", err), http.StatusBadRequest)
+		return
+	}
+
+	for _, middleware := range siw.HandlerMiddlewares {
+		middleware(c)
+		if c.IsAborted() {
+			return
+		}
+	}
+
+	siw.Handler.StartQueue(c, stop)
+}
+
 // DeleteQuota operation middleware
 func (siw *ServerInterfaceWrapper) DeleteQuota(c *gin.Context) {
 
@@ -2030,6 +2093,31 @@ func (siw *ServerInterfaceWrapper) CreateSpec(c *gin.Context) {
 	siw.Handler.CreateSpec(c)
 }
 
+// DeleteSpec operation middleware
+func (siw *ServerInterfaceWrapper) DeleteSpec(c *gin.Context) {
+
+	var err error
+	_ = err
+
+	// ------------- Path parameter "spec" -------------
+	var spec TheSpec
+
+	err = runtime.BindStyledParameterWithOptions("simple", "spec", c.Param("spec"), &spec, runtime.BindStyledParameterOptions{ParamLocation: runtime.ParamLocationPath, Explode: false, Required: true, Type: "string", Format: "", ValueIsUnescaped: true})
+	if err != nil {
+		siw.ErrorHandler(c, fmt.Errorf("Invalid format for parameter spec: %w", err), http.StatusBadRequest)
+		return
+	}
+
+	for _, middleware := range siw.HandlerMiddlewares {
+		middleware(c)
+		if c.IsAborted() {
+			return
+		}
+	}
+
+	siw.Handler.DeleteSpec(c, spec)
+}
+
 // GetSpec operation middleware
 func (siw *ServerInterfaceWrapper) GetSpec(c *gin.Context) {
 
@@ -2745,6 +2833,7 @@ func RegisterHandlersWithOptions(router gin.IRouter, si ServerInterface, options
 	router.GET(options.BaseURL+"/v1/events", wrapper.ListEvents)
 	router.GET(options.BaseURL+"/v1/specs", wrapper.ListSpecs)
 	router.POST(options.BaseURL+"/v1/specs", wrapper.CreateSpec)
+	router.DELETE(options.BaseURL+"/v1/specs/:spec", wrapper.DeleteSpec)
 	router.GET(options.BaseURL+"/v1/specs/:spec", wrapper.GetSpec)
 	router.POST(options.BaseURL+"/v1/specs/:spec/actions/retire", wrapper.RetireSpec)
 	router.GET(options.BaseURL+"/v1/tenants", wrapper.ListTenants)
@@ -2760,6 +2849,9 @@ func RegisterHandlersWithOptions(router gin.IRouter, si ServerInterface, options
 	router.GET(options.BaseURL+"/v1/windows", wrapper.ListWindows)
 	router.POST(options.BaseURL+"/v1/windows", wrapper.CreateWindow)
 	router.DELETE(options.BaseURL+"/v1/windows/:window", wrapper.DeleteWindow)
+	router.GET(options.BaseURL+"/v1/queue/stops", wrapper.ListStops)
+	router.POST(options.BaseURL+"/v1/queue/stops", wrapper.StopQueue)
+	router.DELETE(options.BaseURL+"/v1/queue/stops/:stop", wrapper.StartQueue)
 	router.GET(options.BaseURL+"/v1/tokens", wrapper.ListTokens)
 	router.POST(options.BaseURL+"/v1/tokens", wrapper.CreateToken)
 	router.DELETE(options.BaseURL+"/v1/tokens/:token", wrapper.RevokeToken)

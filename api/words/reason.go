@@ -207,7 +207,7 @@ var headlines = map[schema.ReasonCode]string{
 	schema.ReasonNeverFits:        "this can never fit[: it asks for {asked.total} accelerators][, at most possible are {max_possible.pool} in the pool][, {max_possible.server} in one server][, {max_possible.quota} by the limit of its tenant or project][; nearest that fits: {nearest_ok.nodes} nodes with {nearest_ok.accelerators} accelerators]",
 	schema.ReasonDependencyFailed: "a job it depends on did not complete[: {jobs}][ ({states})]",
 	schema.ReasonHeld:             "it is held[ by {by}][: {why}][ ({note})]",
-	schema.ReasonQueueStopped:     "the queue is stopped[ for {scope}][ by {by}][ until {@until}]",
+	schema.ReasonQueueStopped:     "the queue is stopped[ for {scope}][ by {by}][ until {@until}][: {note}]",
 	schema.ReasonNotBefore:        "it must not start yet[, not before {@until}][: {why}]",
 	schema.ReasonDependency:       "it waits for other jobs[: {jobs}][ ({states})]",
 	schema.ReasonJobLimit:         "as many jobs run as are allowed[ for the {level}][: {running} of {limit}]",

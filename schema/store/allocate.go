@@ -146,6 +146,7 @@ type world struct {
 	runs map[string]schema.Server // server -> itself, for who runs jobs on it
 	jobs map[string]schema.Job
 	over map[string][]schema.Window // server -> the windows over it
+	stop []schema.Stop
 
 	// What the starts have come to, written together: a statement for each would cost more than all else.
 	allocations []schema.Allocation
@@ -223,6 +224,9 @@ func (tx *Tx) freeWorld(starts []Start) (world, error) {
 			w.over[id] = append(w.over[id], o)
 		}
 	}
+	if w.stop, err = stops(tx.db, tx.now); err != nil {
+		return w, err
+	}
 	for part := range slices.Chunk(slices.Sorted(maps.Keys(jobs)), 500) {
 		var list []schema.Job
 		if err := tx.lockAll(&list, "id IN ?", part); err != nil {
@@ -246,6 +250,11 @@ func (tx *Tx) start(region string, epoch int64, st Start, w *world) (refused str
 		return fmt.Sprintf("job's next attempt is %d, not %d", j.Attempt+1, st.Attempt), nil
 	case j.Held:
 		return "job is held", nil
+	}
+	for _, s := range w.stop {
+		if s.Holds(j, tx.now) {
+			return fmt.Sprintf("the queue of %s is stopped: %s", s.Scope(), s.Why), nil
+		}
 	}
 	count := 0
 	for _, p := range st.Places {

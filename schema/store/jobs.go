@@ -7,6 +7,8 @@ import (
 	"strings"
 	"time"
 
+	"gorm.io/gorm/clause"
+
 	"gpupool/schema"
 )
 
@@ -187,7 +189,11 @@ func (s *Store) SubmitJob(ctx context.Context, by, idempotencyKey, bodyHash stri
 			return &schema.Error{Code: schema.CodeInvalid, Field: "project", Message: fmt.Sprintf("tenant %s has no project %q", in.Tenant, in.Project), Hint: "a tenant admin makes it"}
 		}
 		var spec schema.Spec
-		if err := tx.db.Where("name = ?", in.Spec).Take(&spec).Error; err != nil {
+		db := tx.db
+		if s.postgres { // it can't be deleted before this job is seen
+			db = db.Clauses(clause.Locking{Strength: "KEY SHARE"})
+		}
+		if err := db.Where("name = ?", in.Spec).Take(&spec).Error; err != nil {
 			if !isNoRows(err) {
 				return err
 			}
@@ -195,6 +201,10 @@ func (s *Store) SubmitJob(ctx context.Context, by, idempotencyKey, bodyHash stri
 		}
 		if spec.RetiredAt != 0 && spec.RetiredAt <= tx.now {
 			return &schema.Error{Code: schema.CodeInvalid, Field: "spec", Message: fmt.Sprintf("%q is retired since %s", in.Spec, spec.RetiredAt), Hint: "list the specs and choose another"}
+		}
+		limit, err := limitOf(spec, in.TimeLimit)
+		if err != nil {
+			return err
 		}
 		for i, d := range in.DependsOn {
 			var n int64
@@ -224,7 +234,7 @@ func (s *Store) SubmitJob(ctx context.Context, by, idempotencyKey, bodyHash stri
 		reason, _ := json.Marshal(schema.ReasonDoc{Code: schema.ReasonNotEvaluated, Class: "in progress", Since: tx.now, EvaluatedAt: tx.now, ClearsWhen: "the allocator's next cycle has seen the job"})
 		job = schema.Job{ID: id, Seq: seq, Tenant: in.Tenant, Project: in.Project, Name: in.Name, Spec: spec.Name, Model: spec.Model, Nodes: in.Nodes, PerNode: spec.Accelerators,
 			Priority: min(in.Priority, most), AskedPriority: in.Priority, Preemptible: in.Preemptible, Same: in.Same, SameRequired: in.SameRequired, Region: region, Command: string(command), Env: string(env), WorkDir: in.WorkDir,
-			TimeLimit: in.TimeLimit.Milliseconds(), MaxQueue: in.MaxQueue.Milliseconds(), Grace: in.Grace.Milliseconds(), NotBefore: in.NotBefore, Held: in.Held, HeldBy: heldBy, RequeueLimit: *in.RequeueLimit,
+			TimeLimit: limit.Milliseconds(), MaxQueue: in.MaxQueue.Milliseconds(), Grace: in.Grace.Milliseconds(), NotBefore: in.NotBefore, Held: in.Held, HeldBy: heldBy, RequeueLimit: *in.RequeueLimit,
 			DependsOn: in.DependsOn, Array: in.Array, ArrayLimit: in.ArrayLimit,
 			State: schema.JobQueued, Reason: string(reason), SubmittedBy: by, SubmittedAt: tx.now}
 		created = true
@@ -232,6 +242,20 @@ func (s *Store) SubmitJob(ctx context.Context, by, idempotencyKey, bodyHash stri
 		return tx.db.Create(&job).Error
 	})
 	return job, created, err
+}
+
+// limitOf is the time limit of a job of a spec that asks for one, or with 0 for none.
+func limitOf(spec schema.Spec, asked time.Duration) (time.Duration, error) {
+	most := time.Duration(spec.MaxTime) * time.Millisecond
+	switch {
+	case most == 0:
+		return asked, nil
+	case asked > most:
+		return 0, schema.Invalid("time_limit", asked, fmt.Sprintf("at most %s, the longest of spec %s", most, spec.Name))
+	case asked == 0:
+		return most, nil
+	}
+	return asked, nil
 }
 
 func (tx *Tx) unknownSpec(name string) error {
@@ -405,6 +429,13 @@ func (s *Store) SetTimeLimit(ctx context.Context, job string, limit time.Duratio
 		}
 		if j.State.Ended() {
 			return schema.Conflict(fmt.Sprintf("job %s is %s", job, j.State), "its time limit no longer matters")
+		}
+		var spec schema.Spec
+		if err := one(tx.db.Where("name = ?", j.Spec).Take(&spec).Error, "spec", j.Spec); err != nil {
+			return err
+		}
+		if limit, err = limitOf(spec, limit); err != nil {
+			return err
 		}
 		j.TimeLimit = limit.Milliseconds()
 		tx.Emit(schema.Event{Kind: schema.EventJobLimit, Subject: job, Job: job, Tenant: j.Tenant, By: by}, map[string]any{"time_limit_ms": j.TimeLimit, "attempt": j.Attempt})

@@ -147,6 +147,7 @@ type Policy struct {
 	Projects []schema.Project
 	Quotas   []schema.Quota
 	Windows  []schema.Window // that have not passed
+	Stops    []schema.Stop   // in force
 }
 
 // Policy reads it.
@@ -163,7 +164,10 @@ func (s *Store) Policy(ctx context.Context) (p Policy, err error) {
 	if p.Quotas, err = s.Quotas(ctx, ""); err != nil {
 		return p, err
 	}
-	p.Windows, err = s.Windows(ctx)
+	if p.Windows, err = s.Windows(ctx); err != nil {
+		return p, err
+	}
+	p.Stops, err = s.Stops(ctx)
 	return p, err
 }
 

@@ -3,6 +3,7 @@ package store
 import (
 	"context"
 	"fmt"
+	"time"
 
 	"gpupool/schema"
 )
@@ -16,6 +17,7 @@ type NewSpec struct {
 	Accelerators      int64 // per node, 1 to MaxSpecAccelerators
 	CPUs, MemoryBytes int64 // per node; 0 = not bounded
 	Description       string
+	MaxTime           time.Duration // that a job may run; 0 = not bounded
 }
 
 func (n NewSpec) check() error {
@@ -34,6 +36,9 @@ func (n NewSpec) check() error {
 	if n.MemoryBytes < 0 || n.MemoryBytes > 1<<50 {
 		return schema.Invalid("memory_bytes", n.MemoryBytes, "0 to 1 PiB a node, in bytes")
 	}
+	if n.MaxTime < 0 || n.MaxTime > MaxTimeLimit {
+		return schema.Invalid("max_time", n.MaxTime, fmt.Sprintf("0 for none, at most %s", MaxTimeLimit))
+	}
 	if len(n.Description) > 1000 {
 		return schema.Invalid("description", n.Description, "at most 1000 bytes")
 	}
@@ -47,9 +52,9 @@ func (s *Store) CreateSpec(ctx context.Context, by string, n NewSpec) (schema.Sp
 	}
 	var sp schema.Spec
 	err := s.Write(ctx, func(tx *Tx) error {
-		sp = schema.Spec{Name: n.Name, Model: n.Model, Accelerators: int(n.Accelerators), CPUs: int(n.CPUs), MemoryBytes: n.MemoryBytes, Description: n.Description, CreatedAt: tx.now}
-		done, err := tx.exec("INSERT INTO specs (name, model, accelerators, cpus, memory_bytes, description, created_at) VALUES (?, ?, ?, ?, ?, ?, ?) ON CONFLICT DO NOTHING",
-			sp.Name, sp.Model, sp.Accelerators, sp.CPUs, sp.MemoryBytes, sp.Description, sp.CreatedAt)
+		sp = schema.Spec{Name: n.Name, Model: n.Model, Accelerators: int(n.Accelerators), CPUs: int(n.CPUs), MemoryBytes: n.MemoryBytes, Description: n.Description, MaxTime: n.MaxTime.Milliseconds(), CreatedAt: tx.now}
+		done, err := tx.exec("INSERT INTO specs (name, model, accelerators, cpus, memory_bytes, description, max_time, created_at) VALUES (?, ?, ?, ?, ?, ?, ?, ?) ON CONFLICT DO NOTHING",
+			sp.Name, sp.Model, sp.Accelerators, sp.CPUs, sp.MemoryBytes, sp.Description, sp.MaxTime, sp.CreatedAt)
 		if err == nil && done == 0 {
 			return schema.Conflict(fmt.Sprintf("there is a spec %q already", n.Name), "a spec never changes: make one with another name, and retire this one")
 		}
@@ -59,7 +64,8 @@ func (s *Store) CreateSpec(ctx context.Context, by string, n NewSpec) (schema.Sp
 	return sp, err
 }
 
-// RetireSpec takes a spec out of use for new jobs. Doing it again is no error.
+// RetireSpec takes a spec out of use: it takes no new jobs, those that wait for it never start, those that run go on.
+// Doing it again is no error.
 func (s *Store) RetireSpec(ctx context.Context, by, name string) (schema.Spec, error) {
 	var sp schema.Spec
 	err := s.Write(ctx, func(tx *Tx) error {
@@ -74,6 +80,34 @@ func (s *Store) RetireSpec(ctx context.Context, by, name string) (schema.Spec, e
 		return tx.db.Save(&sp).Error
 	})
 	return sp, err
+}
+
+// DeleteSpec removes a spec that no live job asks for; a CodeConflict error while one does. What ended jobs used and were
+// charged of it stays in the record under its name.
+func (s *Store) DeleteSpec(ctx context.Context, by, name string) error {
+	return s.Write(ctx, func(tx *Tx) error {
+		var sp schema.Spec
+		if err := one(tx.lock(&sp, "name = ?", name), "spec", name); err != nil {
+			return err
+		}
+		var live int64
+		if err := tx.db.Raw("SELECT count(*) FROM jobs WHERE spec = ? AND ended_at = 0", name).Scan(&live).Error; err != nil {
+			return err
+		}
+		if live > 0 {
+			return schema.Conflict(fmt.Sprintf("jobs that have not ended ask for spec %s: %d", name, live), "retire it: it takes no new jobs, and can be deleted when these have ended or are cancelled")
+		}
+		var stop string
+		if err := tx.db.Raw("SELECT id FROM stops WHERE spec = ? AND (until_at = 0 OR until_at > ?) LIMIT 1", name, tx.now).Scan(&stop).Error; err != nil {
+			return err
+		}
+		if stop != "" {
+			return schema.Conflict(fmt.Sprintf("the queue of spec %s is stopped", name), "start it first: gpupool queue start "+stop)
+		}
+		tx.policyChanged(name, "", by, "spec deleted", sp)
+		_, err := tx.exec("DELETE FROM specs WHERE name = ?", name)
+		return err
+	})
 }
 
 // Spec finds one by name.

@@ -74,7 +74,12 @@ func (s *State) estimate(j *job, code Code) (*ETA, string) {
 	switch code {
 	case SpecUnavailable, NeverFits, DependencyFailed:
 		return nil, "the job can't start as it is"
-	case Held, QueueStopped, DependencyWait, JobLimit, QuotaReached, GuaranteeOnly:
+	case QueueStopped:
+		if st := s.stop(j.shape); st != nil && !st.Until.IsZero() {
+			return &ETA{P50: st.Until, P90: st.Until, Basis: "the end of the stop, if accelerators are free then", At: at(s.now)}, ""
+		}
+		return nil, "nobody has said when the queue is started again"
+	case Held, DependencyWait, JobLimit, QuotaReached, GuaranteeOnly:
 		return nil, "it waits for a decision or for its own project, not for accelerators"
 	case NotEvaluated:
 		return nil, "not evaluated yet"

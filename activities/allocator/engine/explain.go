@@ -190,8 +190,12 @@ func (s *State) detail(j *job, code Code) (Detail, []Blocker, string) {
 		if st == nil {
 			st = &Stop{}
 		}
-		d := Detail{"scope": stopScope(st), "by": st.By, "until": orNil(st.Until), "note": st.Note}
-		return d, append(blockers, Blocker{Kind: "stop", ID: st.ID}), "the queue is opened again"
+		d := Detail{"scope": stopScope(st), "by": st.By, "stopped_at": orNil(st.Since), "until": orNil(st.Until), "note": st.Note}
+		clears := "the queue of " + stopScope(st) + " is started again"
+		if !st.Until.IsZero() {
+			clears += ", at the latest at " + clock(st.Until)
+		}
+		return d, append(blockers, Blocker{Kind: "stop", ID: st.ID}), clears
 
 	case NotBefore:
 		if live := s.allocs[j.ID]; len(live) > 0 {
@@ -488,6 +492,9 @@ func (s *State) preemptingDetail(j *job) (Detail, []Blocker, string) {
 }
 
 func stopScope(st *Stop) string {
+	if st.Scope != "" {
+		return st.Scope
+	}
 	var parts []string
 	for _, p := range []struct{ kind, name string }{{"tenant", st.Tenant}, {"project", st.Project}, {"spec", st.Spec}} {
 		if p.name != "" {

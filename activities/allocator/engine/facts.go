@@ -193,7 +193,9 @@ type Stop struct {
 	Tenant  string
 	Project string
 	Spec    string
+	Scope   string // what is stopped, in words; "" = made of the fields above
 	By      string
 	Note    string
+	Since   time.Time
 	Until   time.Time // zero = until it is removed
 }

@@ -18,11 +18,12 @@ import (
 func (a *app) spec() *cobra.Command {
 	var in contract.NewSpec
 	var memory size
+	var longest duration
 	create := &cobra.Command{
 		Use: "create NAME --model MODEL --accelerators N", Short: "Offer a standard spec", Args: exactly("NAME"),
 		Example: `  gpupool spec create h100x8 --model nvidia-h100-80gb --accelerators 8 --cpus 96 --memory 1TiB`,
 		RunE: func(cmd *cobra.Command, args []string) error {
-			in.Name, in.MemoryBytes = args[0], memory.bytes
+			in.Name, in.MemoryBytes, in.MaxTimeMs = args[0], memory.bytes, longest.ms
 			return act(a, cmd, func(c *client.Client) (schema.Spec, error) {
 				return call.Do[schema.Spec](c.CreateSpec(cmd.Context(), in))
 			}, func(s schema.Spec) string {
@@ -35,6 +36,7 @@ func (a *app) spec() *cobra.Command {
 	f.Int64Var(&in.Accelerators, "accelerators", 0, "accelerators a node, 1 to 16 (required)")
 	f.Int64Var(&in.Cpus, "cpus", 0, "CPU cores a node")
 	f.Var(&memory, "memory", "memory a node, such as 1TiB")
+	f.Var(&longest, "max-time", "that a job may run, such as 7d; one without a time limit has this one")
 	f.StringVar(&in.Description, "description", "", "what it is for")
 	f.BoolVar(&in.AllowUnknownModel, "allow-unknown-model", false, "the model is new: neither in the catalogue nor in the pool yet")
 	required(create, "model")
@@ -46,23 +48,31 @@ func (a *app) spec() *cobra.Command {
 				return call.Do[contract.SpecList](c.ListSpecs(cmd.Context()))
 			}, func(l contract.SpecList) {
 				now := nowInstant()
-				t := newTable("NAME", "MODEL", "ACCELERATORS", "CPUS", "MEMORY", "RETIRED", "DESCRIPTION")
+				t := newTable("NAME", "MODEL", "ACCELERATORS", "CPUS", "MEMORY", "MAX TIME", "RETIRED", "DESCRIPTION")
 				for _, s := range l.Items {
-					t.row(s.Name, s.Model, strconv.Itoa(s.Accelerators), count(s.CPUs), words.Bytes(s.MemoryBytes), words.Ago(s.RetiredAt, now), s.Description)
+					t.row(s.Name, s.Model, strconv.Itoa(s.Accelerators), count(s.CPUs), words.Bytes(s.MemoryBytes), (&duration{s.MaxTime}).String(), words.Ago(s.RetiredAt, now), s.Description)
 				}
 				t.write(cmd.OutOrStdout(), "No specs. Make one: gpupool spec create --help")
 			})
 		},
 	}
 	retire := &cobra.Command{
-		Use: "retire NAME", Short: "Take no new jobs of a spec; jobs that have it go on", Args: exactly("NAME"),
+		Use: "retire NAME", Short: "Take no new jobs of a spec; those that wait for it never start, those that run go on", Args: exactly("NAME"),
 		RunE: func(cmd *cobra.Command, args []string) error {
 			return act(a, cmd, func(c *client.Client) (schema.Spec, error) {
 				return call.Do[schema.Spec](c.RetireSpec(cmd.Context(), args[0]))
 			}, func(s schema.Spec) string { return "Spec " + s.Name + " takes no new jobs." })
 		},
 	}
-	return group("spec", "Standard specs: what a node of a job gets", list, create, retire)
+	remove := &cobra.Command{
+		Use: "delete NAME", Short: "Remove a spec that no live job asks for", Args: exactly("NAME"),
+		RunE: func(cmd *cobra.Command, args []string) error {
+			return act(a, cmd, func(c *client.Client) (struct{}, error) {
+				return call.Do[struct{}](c.DeleteSpec(cmd.Context(), args[0]))
+			}, func(struct{}) string { return "Spec " + args[0] + " is gone." })
+		},
+	}
+	return group("spec", "Standard specs: what a node of a job gets", list, create, retire, remove)
 }
 
 func (a *app) tenant() *cobra.Command {

@@ -1,0 +1,230 @@
+package api_test
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"log/slog"
+	"net/http"
+	"strings"
+	"sync"
+	"testing"
+	"time"
+
+	"gpupool/activities/allocator"
+	"gpupool/api/contract"
+	"gpupool/schema"
+	"gpupool/schema/agentproto"
+	"gpupool/schema/store"
+	"gpupool/schema/store/storetest"
+)
+
+// queue is the API over a record that a real allocator serves: what is asked and seen here goes through the API alone.
+type queue struct {
+	*pool
+	servers map[string]schema.Server // by name
+}
+
+// newQueue has servers r1s1, r1s2 and so on, each of eight accelerators of one rack, and serves region eu.
+func newQueue(t *testing.T, servers int) *queue {
+	t.Helper()
+	q := &queue{newPool(t), map[string]schema.Server{}}
+	for n := range servers {
+		v := storetest.Available(t, q.store, n+1, model, 8)
+		q.servers[v.Name] = v
+	}
+	q.op("POST", "/v1/specs", `{"name":"h100x1","model":"`+model+`","accelerators":1}`)
+	q.serve("eu")
+	return q
+}
+
+// serve runs a region's allocator until the test ends.
+func (q *queue) serve(region string) {
+	q.Helper()
+	ctx, stop := context.WithCancel(q.Context())
+	a := &allocator.Activities{Store: q.store, Holder: "test", Log: slog.New(slog.DiscardHandler)}
+	var wg sync.WaitGroup
+	wg.Go(func() {
+		if err := a.Serve(ctx, region); !errors.Is(err, context.Canceled) {
+			q.Errorf("the allocator of %s ended: %v", region, err)
+		}
+	})
+	q.Cleanup(func() { stop(); wg.Wait() })
+}
+
+// job submits one for project main of acme; fields are JSON that is added to a job of spec h100x8.
+func (q *queue) job(fields string) string {
+	q.Helper()
+	if fields != "" {
+		fields = "," + fields
+	}
+	body := `{"project":"main","command":["true"]` + fields
+	if !strings.Contains(fields, `"spec"`) {
+		body += `,"spec":"h100x8"`
+	}
+	return q.submit(body + "}").Id
+}
+
+func (q *queue) read(job string) contract.Job {
+	q.Helper()
+	return read[contract.Job](q.T, q.op("GET", "/v1/jobs/"+job, ""), http.StatusOK)
+}
+
+// waits is why a job waits, once it is for a code; detail is "name=value" of the reason's detail, as JSON writes the value.
+func (q *queue) waits(job string, code schema.ReasonCode, detail ...string) schema.ReasonDoc {
+	q.Helper()
+	var j contract.Job
+	missing := ""
+	q.eventually(func() string {
+		j = q.read(job)
+		if j.State != schema.JobQueued || j.Reason == nil || j.Reason.Code != code {
+			return fmt.Sprintf("job %s to wait with %s", job, code)
+		}
+		got := map[string]json.RawMessage{}
+		q.must(json.Unmarshal(j.Reason.Detail, &got))
+		for _, d := range detail {
+			name, want, _ := strings.Cut(d, "=")
+			if string(got[name]) != want {
+				missing = fmt.Sprintf("%s of %s is %s, want %s", name, code, got[name], want)
+				return missing
+			}
+		}
+		return ""
+	}, func() string { return fmt.Sprintf("%s: it is %s with %s", missing, j.State, show(j.Reason)) })
+	if j.Reason.ClearsWhen == "" || j.Reason.Class == "" || j.Reason.Cycle == 0 || j.Reason.Since == 0 {
+		q.Fatalf("the reason is not whole: %s", show(j.Reason))
+	}
+	return *j.Reason
+}
+
+// starts waits until a job has its accelerators.
+func (q *queue) starts(job string) {
+	q.Helper()
+	var j contract.Job
+	q.eventually(func() string {
+		if j = q.read(job); j.State != schema.JobStarting {
+			return "job " + job + " to start"
+		}
+		return ""
+	}, func() string { return fmt.Sprintf("it is %s with %s", j.State, show(j.Reason)) })
+}
+
+// eventually waits until missing says that nothing is.
+func (q *queue) eventually(missing func() string, seen func() string) {
+	q.Helper()
+	what := ""
+	w := q.store.Watch(store.TopicAll)
+	defer w.Close()
+	deadline := time.After(30 * time.Second)
+	for {
+		if what = missing(); what == "" {
+			return
+		}
+		select {
+		case <-w.C:
+		case <-deadline:
+			q.Fatalf("waited for %s; %s", what, seen())
+		}
+	}
+}
+
+// finish plays the processes of a job to their good end.
+func (q *queue) finish(job string) {
+	q.Helper()
+	ctx := q.Context()
+	j, err := q.store.Job(ctx, job)
+	q.must(err)
+	q.must(q.store.DispatchAttempt(ctx, job, j.Attempt))
+	tasks, err := q.store.JobTasks(ctx, job, j.Attempt)
+	q.must(err)
+	zero := 0
+	for _, t := range tasks {
+		q.must(q.store.ClaimTasks(ctx, t.Server))
+		q.must(q.store.Report(ctx, t.Server, agentproto.Report{Tasks: []agentproto.TaskReport{{Task: t.ID, Seq: 1, State: schema.TaskDone, ExitCode: &zero, NoneLeft: true}}}))
+	}
+	q.must(q.store.SettleAttempt(ctx, job, j.Attempt, nil))
+}
+
+func show(r *schema.ReasonDoc) string {
+	b, err := json.Marshal(r)
+	if err != nil {
+		return err.Error()
+	}
+	return string(b)
+}
+
+func TestAStoppedQueueStartsNothingUntilItIsStarted(t *testing.T) {
+	t.Parallel()
+	q := newQueue(t, 2)
+	stop := read[schema.Stop](t, q.op("POST", "/v1/queue/stops", `{"tenant":"acme","spec":"h100x8","why":"a driver that loses work"}`), http.StatusCreated)
+	job := q.job("")
+	why := q.waits(job, schema.ReasonQueueStopped, `scope="tenant acme, spec h100x8"`, `by="op"`, `note="a driver that loses work"`, "until=null")
+	if want := "the queue of tenant acme, spec h100x8 is started again"; why.ClearsWhen != want {
+		t.Errorf("it clears when %q, want %q", why.ClearsWhen, want)
+	}
+	q.starts(q.job(`"spec":"h100x1"`)) // another spec's queue is open
+	other := read[contract.Job](t, q.send(q.globex(), "POST", "/v1/jobs", aJob), http.StatusCreated)
+	q.starts(other.Id)
+	if l := read[contract.StopList](t, q.member("GET", "/v1/queue/stops", ""), http.StatusOK); len(l.Items) != 1 || l.Items[0] != stop {
+		t.Errorf("acme sees stops %+v", l.Items)
+	}
+	if l := read[contract.StopList](t, q.send(q.token(store.NewToken{Name: "g", Role: schema.RoleTenantMember, Tenant: "globex"}), "GET", "/v1/queue/stops", ""), http.StatusOK); len(l.Items) != 0 {
+		t.Errorf("globex sees acme's stops %+v", l.Items)
+	}
+	wantProblem(t, q.member("DELETE", "/v1/queue/stops/"+stop.ID, ""), schema.CodeForbidden, "")
+	wantProblem(t, q.op("POST", "/v1/queue/stops", `{"tenant":"acme","spec":"h100x8","why":"again"}`), schema.CodeConflict, "", stop.ID, "a driver that loses work")
+	wantProblem(t, q.op("POST", "/v1/queue/stops", `{"spec":"nope","why":"x"}`), schema.CodeNotFound, "", "nope")
+	wantProblem(t, q.op("POST", "/v1/queue/stops", `{"project":"main","why":"x"}`), schema.CodeInvalid, "project")
+	wantProblem(t, q.op("POST", "/v1/queue/stops", `{"why":"x","until":"2001-01-01T00:00:00Z"}`), schema.CodeInvalid, "until")
+	wantProblem(t, q.op("POST", "/v1/queue/stops", `{"why":"x","region":"mars"}`), schema.CodeInvalid, "region", "eu")
+	if a := q.op("DELETE", "/v1/queue/stops/"+stop.ID, ""); a.status != http.StatusNoContent {
+		t.Fatalf("the stop is ended with %d %s", a.status, a.body)
+	}
+	q.finish(other.Id)
+	q.starts(job)
+	wantProblem(t, q.op("DELETE", "/v1/queue/stops/"+stop.ID, ""), schema.CodeNotFound, "")
+}
+
+func TestAStopEndsByItself(t *testing.T) {
+	t.Parallel()
+	q := newQueue(t, 1)
+	until := q.store.Now().Add(1500 * time.Millisecond)
+	read[schema.Stop](t, q.op("POST", "/v1/queue/stops", `{"region":"eu","why":"a switch is changed","until":"`+until.String()+`"}`), http.StatusCreated)
+	job := q.job("")
+	q.waits(job, schema.ReasonQueueStopped, `scope="region eu"`)
+	q.starts(job)
+	if now := q.store.Now(); now < until {
+		t.Errorf("it started at %s, the queue is stopped until %s", now, until)
+	}
+}
+
+func TestASpecBoundsItsJobsTimeAndIsDeletedWhenNoneIsLeft(t *testing.T) {
+	t.Parallel()
+	q := newQueue(t, 1)
+	sp := read[schema.Spec](t, q.op("POST", "/v1/specs", `{"name":"short","model":"`+model+`","accelerators":8,"max_time_ms":7200000}`), http.StatusCreated)
+	if sp.MaxTime != 7200000 {
+		t.Fatalf("the spec is %+v", sp)
+	}
+	wantProblem(t, q.member("POST", "/v1/jobs", `{"project":"main","spec":"short","command":["true"],"time_limit_ms":7200001}`), schema.CodeInvalid, "time_limit", "2h0m0s", "short")
+	job := q.job(`"spec":"short"`)
+	if j := q.read(job); j.TimeLimitMs != 7200000 {
+		t.Errorf("a job without a limit has %d ms, its spec's longest is 7200000", j.TimeLimitMs)
+	}
+	wantProblem(t, q.member("POST", "/v1/jobs/"+job+"/actions/time-limit", `{"time_limit_ms":7200001}`), schema.CodeInvalid, "time_limit", "2h0m0s")
+	q.starts(job)
+	waits := q.job(`"spec":"short","time_limit_ms":60000`)
+	q.waits(waits, schema.ReasonCapacity, "free=0", "needed=8")
+	wantProblem(t, q.op("DELETE", "/v1/specs/short", ""), schema.CodeConflict, "", "short: 2")
+	wantProblem(t, q.member("DELETE", "/v1/specs/short", ""), schema.CodeForbidden, "")
+	read[schema.Spec](t, q.op("POST", "/v1/specs/short/actions/retire", ""), http.StatusOK)
+	q.waits(waits, schema.ReasonSpecUnavailable, `spec="short"`, `known_specs=["h100x1","h100x8"]`)
+	q.finish(job)
+	read[contract.Job](t, q.member("POST", "/v1/jobs/"+waits+"/actions/cancel", ""), http.StatusAccepted)
+	if a := q.op("DELETE", "/v1/specs/short", ""); a.status != http.StatusNoContent {
+		t.Fatalf("the spec is deleted with %d %s", a.status, a.body)
+	}
+	wantProblem(t, q.op("GET", "/v1/specs/short", ""), schema.CodeNotFound, "")
+	wantProblem(t, q.op("DELETE", "/v1/specs/short", ""), schema.CodeNotFound, "")
+	wantProblem(t, q.member("POST", "/v1/jobs", `{"project":"main","spec":"short","command":["true"]}`), schema.CodeInvalid, "spec", "h100x8")
+}
