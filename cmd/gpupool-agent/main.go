@@ -21,6 +21,7 @@ import (
 	"gpupool/worker/agent/accelerator/kmsg"
 	"gpupool/worker/agent/accelerator/nvidia"
 	"gpupool/worker/agent/accelerator/pci"
+	"gpupool/worker/agent/sandbox"
 )
 
 // version is set by the build: -ldflags "-X main.version=v1.2.3".
@@ -35,9 +36,14 @@ const (
 )
 
 func main() {
+	sandbox.Init() // where this is the first process of a job
 	config := flag.String("config", "/etc/gpupool/agent.json", "the file that the install left: who this server is")
 	state := flag.String("state", "/var/lib/gpupool-agent", "folder of the agent's own state")
 	show := flag.Bool("version", false, "print the version")
+	apart := flag.Bool("apart", true, "keep jobs apart from each other, where the agent is root: each as its own user, with its own processes, files, devices and limits")
+	users := flag.Int("first-user", sandbox.DefaultUsers.First, "the first of the user ids that jobs run as; no account of this server may be in the range")
+	count := flag.Int("users", sandbox.DefaultUsers.Count, "how many user ids there are for jobs")
+	disk := flag.Int64("job-disk", 0, "bytes that a job may have on this server's disk; 0 = its share, by its devices, of nine tenths of it")
 	devices := flag.Bool("devices", false, "print what the readers see, once, and exit")
 	flag.Parse()
 	switch {
@@ -49,7 +55,7 @@ func main() {
 	case *devices:
 		os.Exit(printDevices(readers()))
 	default:
-		os.Exit(run(*config, *state))
+		os.Exit(run(*config, *state, *apart, sandbox.Users{First: *users, Count: *count}, *disk))
 	}
 }
 
@@ -58,7 +64,7 @@ func readers() []accelerator.Reader {
 	return []accelerator.Reader{nvidia.New(kmsg.Path, boot), amd.New("", kmsg.Path, boot), kmsg.NewHost(kmsg.Path, boot), pci.New("")}
 }
 
-func run(config, state string) int {
+func run(config, state string, apart bool, users sandbox.Users, disk int64) int {
 	p, err := agent.ReadPhoneHome(config)
 	if err != nil {
 		fmt.Fprintln(os.Stderr, err)
@@ -66,10 +72,16 @@ func run(config, state string) int {
 	}
 	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM)
 	defer stop()
-	err = agent.New(agent.Config{
-		PhoneHome: p, StateDir: state, Version: version, Readers: readers(),
-		Log: slog.New(slog.NewTextHandler(os.Stderr, nil)),
-	}).Run(ctx)
+	cfg := agent.Config{PhoneHome: p, StateDir: state, Version: version, Readers: readers(), Disk: disk, Log: slog.New(slog.NewTextHandler(os.Stderr, nil))}
+	if apart {
+		if cfg.Apart, err = sandbox.Open(ctx, state, users); err != nil {
+			cfg.Log.Warn("jobs of this server are not kept apart", "why", err)
+			cfg.Shared = err.Error()
+		}
+	} else {
+		cfg.Shared = "the agent runs with -apart=false"
+	}
+	err = agent.New(cfg).Run(ctx)
 	var refused *agent.RefusedError
 	switch {
 	case err == nil, errors.Is(err, context.Canceled):

@@ -84,6 +84,9 @@ type Heartbeat struct {
 	Devices  []Device   `json:"devices"`  // nil = not read this time; empty = read, none there
 	Evidence []Evidence `json:"evidence"` // kept by the agent until acknowledged
 	Running  []string   `json:"running"`  // ids of the tasks whose processes live
+	// Shared says why jobs of this server are not kept apart: they share a user, or can reach each other some other way.
+	// Empty = they are kept apart.
+	Shared string `json:"shared,omitempty"`
 }
 
 // HeartbeatReply acknowledges evidence by id.
@@ -115,6 +118,22 @@ type Run struct {
 	Rank    int               `json:"rank"`    // this node's place in the gang, from 0
 	Nodes   int               `json:"nodes"`
 	Peers   []string          `json:"peers"` // names of the gang's servers, in rank order
+	// Limits of this node's part, of the spec; 0 = none. A server that can't keep jobs apart can't hold them.
+	CPUs        int   `json:"cpus,omitempty"`
+	MemoryBytes int64 `json:"memory_bytes,omitempty"`
+	// User is the project's own user id, which owns its files on shared storage; 0 = one that is this job's alone.
+	User   int      `json:"user,omitempty"`
+	Mounts []Mount  `json:"mounts,omitempty"` // folders of the server that the job asked for
+	Allow  []string `json:"allow,omitempty"`  // folders that mounts may be of, or lie in: the operator's list
+	// Network is host (also when empty), or none.
+	Network string `json:"network,omitempty"`
+}
+
+// Mount is a folder of the server that a job sees at Target.
+type Mount struct {
+	Source   string `json:"source"`
+	Target   string `json:"target"`
+	ReadOnly bool   `json:"read_only,omitempty"`
 }
 
 // BurnIn is the payload of a burn-in task.

@@ -23,15 +23,23 @@ import (
 	"gpupool/worker/agent/accelerator"
 	"gpupool/worker/agent/agenttest"
 	"gpupool/worker/agent/proc"
+	"gpupool/worker/agent/sandbox"
 )
 
 // TestMain runs an agent instead of the tests where it is asked to: the one that is killed.
 func TestMain(m *testing.M) {
+	sandbox.Init()
 	if file := os.Getenv("AGENT_TEST_CONFIG"); file != "" {
 		p, err := agent.ReadPhoneHome(file)
 		if err == nil {
 			cfg := config(p, filepath.Dir(file))
 			cfg.Readers = []accelerator.Reader{newReader(8)}
+			if first, _ := strconv.Atoi(os.Getenv("AGENT_TEST_USERS")); first > 0 {
+				if cfg.Apart, err = sandbox.Open(context.Background(), cfg.StateDir, sandbox.Users{First: first, Count: usersPerAgent}); err != nil {
+					fmt.Fprintln(os.Stderr, err)
+					os.Exit(1)
+				}
+			}
 			err = agent.New(cfg).Run(context.Background())
 		}
 		fmt.Fprintln(os.Stderr, err)

@@ -12,8 +12,10 @@ import (
 	"strings"
 	"time"
 
+	"gpupool/schema/agentproto"
 	"gpupool/worker/agent/accelerator"
 	"gpupool/worker/agent/proc"
+	"gpupool/worker/agent/sandbox"
 )
 
 // PhoneHome is the file that the install left on the disk: who this server is and how it may say so.
@@ -73,6 +75,9 @@ type Machine struct {
 // be started. It dies with the agent, where a process would live on: so it is for simulated servers only.
 type Player func(command []string) func(ctx context.Context) (code int)
 
+// DeviceNodes lists the device nodes of this server through which a program uses d.
+type DeviceNodes func(d agentproto.Device) ([]string, error)
+
 // Config is what an agent needs. Only PhoneHome and StateDir have no default.
 type Config struct {
 	PhoneHome PhoneHome
@@ -90,6 +95,11 @@ type Config struct {
 	Env     map[string]string  // what every job finds in its environment; nil = a PATH and a locale
 	Suites  map[string][]Check // burn-in suites by name; nil = Suites
 	Play    Player             // plays jobs on a server that is simulated; nil = every job is a process
+
+	Apart  *sandbox.Host // keeps jobs apart; nil = they run as the agent's own user, and see each other
+	Shared string        // why Apart is nil, for the platform to know; "" = it was not asked for
+	Disk   int64         // bytes that a job kept apart may have on the disk; 0 = its share of nine tenths of it, by its devices
+	Nodes  DeviceNodes   // which nodes a program uses a device by; nil = accelerator.Nodes
 
 	Heartbeat   time.Duration // until the API says otherwise; 0 = 10 s
 	ReadTimeout time.Duration // how long one reading of a vendor's devices may take; 0 = 10 s
@@ -138,6 +148,14 @@ func (c Config) withDefaults() (Config, error) {
 	}
 	if c.Suites == nil {
 		c.Suites = Suites
+	}
+	if c.Apart != nil {
+		c.Shared = ""
+	} else if c.Shared == "" {
+		c.Shared = "they run as the agent's own user"
+	}
+	if c.Nodes == nil {
+		c.Nodes = func(d agentproto.Device) ([]string, error) { return accelerator.Nodes("/", d) }
 	}
 	return c, nil
 }

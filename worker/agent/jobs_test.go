@@ -338,10 +338,20 @@ func TestAServerThatRestartedLostItsJobs(t *testing.T) {
 	}
 }
 
+// project is a project's own user id.
+const project = 5001
+
 // TestKilledAtAnyMoment kills the agent with SIGKILL again and again while jobs come and go. Each job writes a line
 // when it runs; in the end each has run once at most, and every one that ran is known to have.
 func TestKilledAtAnyMoment(t *testing.T) {
-	w := newWorld(t, nil)
+	t.Run("jobs as the agent's user", func(t *testing.T) { killAtAnyMoment(t, newWorld(t, nil), 0) })
+	t.Run("jobs kept apart", func(t *testing.T) {
+		first := freshRange()
+		killAtAnyMoment(t, newWorld(t, func(c *agent.Config) { apart(t, c, first) }), first)
+	})
+}
+
+func killAtAnyMoment(t *testing.T, w *world, users int) {
 	dir := t.TempDir()
 	file := filepath.Join(dir, "phone-home.json")
 	b, err := json.Marshal(w.cfg.PhoneHome)
@@ -353,7 +363,7 @@ func TestKilledAtAnyMoment(t *testing.T) {
 	}
 	begin := func() *exec.Cmd {
 		cmd := exec.Command(os.Args[0])
-		cmd.Env = append(os.Environ(), "AGENT_TEST_CONFIG="+file)
+		cmd.Env = append(os.Environ(), "AGENT_TEST_CONFIG="+file, fmt.Sprintf("AGENT_TEST_USERS=%d", users))
 		cmd.Stderr = os.Stderr
 		if err := cmd.Start(); err != nil {
 			t.Fatal(err)
@@ -362,7 +372,7 @@ func TestKilledAtAnyMoment(t *testing.T) {
 	}
 	const jobs, rounds = 60, 6
 	ran := filepath.Join(dir, "ran")
-	if err := os.Mkdir(ran, 0o700); err != nil {
+	if err := errors.Join(os.Mkdir(ran, 0o700), os.Chown(ran, project, project)); err != nil && users != 0 {
 		t.Fatal(err)
 	}
 	cmd := begin()
@@ -370,7 +380,14 @@ func TestKilledAtAnyMoment(t *testing.T) {
 	for i := range jobs {
 		id := fmt.Sprintf("job/%d", i)
 		// mkdir fails on the second run of the same job
-		w.run(id, 1, nil, "sh", "-c", fmt.Sprintf("mkdir %s/%d || touch %s/%d/twice; sleep 0.0%d; echo done", ran, i, ran, i, i%10))
+		at := ran
+		r := agentproto.Run{}
+		if users != 0 {
+			at = "/ran"
+			r = agentproto.Run{User: project, Mounts: []agentproto.Mount{{Source: ran, Target: at}}, Allow: []string{dir}}
+		}
+		r.Command = []string{"sh", "-c", fmt.Sprintf("mkdir %s/%d || touch %s/%d/twice; sleep 0.0%d; echo done", at, i, at, i, i%10)}
+		w.give(id, 1, r)
 		if i%(jobs/rounds) == jobs/rounds-1 {
 			if i%2 == 1 {
 				w.until("some of it ran", func() bool { return len(w.api.Reports(fmt.Sprintf("job/%d", i-3))) > 0 })

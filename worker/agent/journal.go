@@ -29,7 +29,8 @@ type record struct {
 
 	Devices []string `json:"devices,omitempty"` // identities that a run task holds
 	Dir     string   `json:"dir,omitempty"`     // of a run task: its output, its exit status
-	Proc    proc.ID  `json:"proc,omitzero"`     // of a run task: the shell over it
+	Proc    proc.ID  `json:"proc,omitzero"`     // of a run task: the shell over it, or its sandbox's init
+	User    int      `json:"user,omitempty"`    // of a run task that is kept apart: whom it runs as
 
 	Stop   bool   `json:"stop,omitempty"`
 	Signal string `json:"signal,omitempty"`

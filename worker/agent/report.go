@@ -210,10 +210,24 @@ func (t *tasks) forget(r *record) {
 	}
 	dir := r.Dir
 	r.Done, r.Payload, r.Dir = true, nil, ""
-	if dir != "" {
-		if err := os.RemoveAll(filepath.Join(t.cfg.StateDir, dir)); err != nil {
-			t.cfg.Log.Warn("a task's folder could not be removed", "task", r.ID, "err", err)
-		}
+	if dir == "" {
+		return
+	}
+	// Aside at once; a job may have left a million files, which takes minutes.
+	aside := filepath.Join(t.cfg.StateDir, goneDir, filepath.Base(dir))
+	if err := os.Rename(filepath.Join(t.cfg.StateDir, dir), aside); err != nil && !errors.Is(err, os.ErrNotExist) {
+		t.cfg.Log.Warn("a task's folder could not be put aside", "task", r.ID, "err", err)
+		return
+	}
+	t.wg.Go(func() { t.remove(aside) })
+}
+
+// goneDir is where the folders of ended tasks are, until they are removed.
+const goneDir = "gone"
+
+func (t *tasks) remove(dir string) {
+	if err := os.RemoveAll(dir); err != nil {
+		t.cfg.Log.Warn("an ended task's folder could not be removed", "folder", dir, "err", err)
 	}
 }
 

@@ -22,6 +22,7 @@ import (
 	"gpupool/schema/agentproto"
 	"gpupool/worker/agent/accelerator"
 	"gpupool/worker/agent/proc"
+	"gpupool/worker/agent/sandbox"
 )
 
 // Names that a job's processes carry in their environment. The first is how they are found again.
@@ -46,6 +47,7 @@ type runTask struct {
 	run     agentproto.Run
 	devices []agentproto.Device // those it was given
 	env     []string
+	nodes   []string                             // device nodes that it may use, where it is kept apart
 	play    func(ctx context.Context) (code int) // in the place of a process; nil = it is one
 	err     error                                // why it can't be begun
 }
@@ -73,7 +75,8 @@ func (t *tasks) prepare(ctx context.Context, task agentproto.Task) *runTask {
 			return p
 		}
 	}
-	if r.WorkDir != "" {
+	apart := t.cfg.Apart != nil
+	if r.WorkDir != "" && !apart {
 		if st, err := os.Stat(r.WorkDir); err != nil || !st.IsDir() {
 			p.err = fmt.Errorf("work_dir %q is not a folder on this server", r.WorkDir)
 			return p
@@ -90,8 +93,17 @@ func (t *tasks) prepare(ctx context.Context, task agentproto.Task) *runTask {
 		}
 	}
 	env := maps.Clone(t.cfg.Env)
+	if p.err = t.checkApart(p); p.err != nil {
+		return p
+	}
+	if apart {
+		maps.Copy(env, home)
+		if p.nodes, p.err = t.nodes(p); p.err != nil {
+			return p
+		}
+	}
 	maps.Copy(env, r.Env)
-	maps.Copy(env, accelerator.Visible(p.devices, all)) // after the job's own: what it may see is not its to say
+	maps.Copy(env, accelerator.Visible(p.devices, all, apart)) // after the job's own: what it may see is not its to say
 	maps.Copy(env, map[string]string{
 		MarkTask: task.ID, MarkServer: t.cfg.PhoneHome.Server,
 		"GPUPOOL_JOB": r.Job, "GPUPOOL_ATTEMPT": strconv.Itoa(r.Attempt), "GPUPOOL_RANK": strconv.Itoa(r.Rank),
@@ -150,6 +162,9 @@ func (t *tasks) play(ctx context.Context, r *record, l *live, act func(context.C
 }
 
 func (t *tasks) start(r *record, p *runTask) (proc.ID, error) {
+	if r.User != 0 {
+		return t.startApart(r, p)
+	}
 	dir := filepath.Join(t.cfg.StateDir, r.Dir)
 	work := p.run.WorkDir
 	if work == "" {
@@ -180,11 +195,16 @@ func (t *tasks) start(r *record, p *runTask) (proc.ID, error) {
 	if err != nil {
 		return proc.ID{}, err
 	}
-	got, err := t.cfg.Table.Identify(pid) // its own child: the pid stays its own until it is waited for
+	return t.identify(pid), nil
+}
+
+// identify names a child of ours: its pid stays its own until it is waited for.
+func (t *tasks) identify(pid int) proc.ID {
+	got, err := t.cfg.Table.Identify(pid)
 	if err != nil {
-		return proc.ID{PID: pid}, nil
+		return proc.ID{PID: pid}
 	}
-	return got.ID, nil
+	return got.ID
 }
 
 // adopt takes up a run task of an earlier life. The caller holds mu.
@@ -202,7 +222,7 @@ func (t *tasks) adopt(ctx context.Context, r *record, marked []proc.Process) {
 	if !t.cfg.Table.Alive(r.Proc) {
 		for _, p := range marked {
 			// The shell over it opened the session; it is the oldest that carries the mark.
-			if p.PID == p.Session && r.Proc.PID == 0 {
+			if p.PID == p.Session && r.Proc.PID == 0 && (r.User == 0 || isInit(p.PID)) {
 				r.Proc = p.ID
 			}
 		}
@@ -219,11 +239,15 @@ func (t *tasks) adopt(ctx context.Context, r *record, marked []proc.Process) {
 func (t *tasks) watch(ctx context.Context, r *record, l *live, child bool) {
 	ended, free := exits(ctx, t.cfg.Table, r.Proc)
 	defer free()
+	over, done := t.watchDisk(ctx, r)
+	defer done()
 	tick := time.NewTicker(t.cfg.Progress)
 	defer tick.Stop()
 	var kill <-chan time.Time
 	stop := l.stop
 	killed := false
+	why := "" // we killed it, unasked
+	var hangs hanging
 	for running := true; running; {
 		select {
 		case <-ended:
@@ -242,8 +266,12 @@ func (t *tasks) watch(ctx context.Context, r *record, l *live, child bool) {
 			killed = true
 			t.signal(ctx, r, syscall.SIGKILL)
 			kill = time.After(time.Second)
+		case why = <-over:
+			killed = true
+			t.signal(ctx, r, syscall.SIGKILL)
 		case <-tick.C:
 			t.progress(r)
+			running = !hangs.since(t, r, killed)
 		case <-ctx.Done():
 			return // the job lives on
 		}
@@ -252,7 +280,7 @@ func (t *tasks) watch(ctx context.Context, r *record, l *live, child bool) {
 		return
 	}
 	var ws syscall.WaitStatus
-	if child {
+	if child && !hangs.now {
 		for {
 			_, err := syscall.Wait4(r.Proc.PID, &ws, 0, nil)
 			if !errors.Is(err, syscall.EINTR) {
@@ -261,6 +289,9 @@ func (t *tasks) watch(ctx context.Context, r *record, l *live, child bool) {
 		}
 	}
 	e := t.verdict(r, ws, child, killed)
+	if why != "" {
+		e.Text = why
+	}
 	left, err := t.sweep(ctx, r)
 	if ctx.Err() != nil {
 		return
@@ -281,6 +312,9 @@ func (t *tasks) watch(ctx context.Context, r *record, l *live, child bool) {
 		if _, err := t.sweep(ctx, r); err == nil {
 			e.NoneLeft = true
 			t.proven(r)
+			if child && hangs.now {
+				_, _ = syscall.Wait4(r.Proc.PID, &ws, syscall.WNOHANG, nil) // its status was told
+			}
 		}
 	}
 }
@@ -306,21 +340,24 @@ func (t *tasks) verdict(r *record, ws syscall.WaitStatus, child, killed bool) en
 	stopped := r.Stop
 	t.mu.Unlock()
 	e := end{State: schema.TaskFailed, At: t.now()}
-	b, err := os.ReadFile(filepath.Join(t.cfg.StateDir, r.Dir, "exit"))
-	status, _, whole := strings.Cut(string(b), "\n")
-	code, cerr := strconv.Atoi(status)
+	exit, ok := sandbox.ReadExit(filepath.Join(t.cfg.StateDir, r.Dir))
 	switch {
-	case err == nil && cerr == nil && whole:
-		e.ExitCode = &code
+	case exit.Err != "":
+		e.Text = "could not be started: " + exit.Err
+	case ok:
+		e.ExitCode = &exit.Code
 		switch {
-		case code == 0:
+		case exit.Code == 0:
 			e.State = schema.TaskDone
-		case code > 128 && unix.SignalName(syscall.Signal(code-128)) != "":
+		case exit.Code > 128 && unix.SignalName(syscall.Signal(exit.Code-128)) != "":
 			// A shell's word for "ended by a signal"; a program that exits so says the same of a child of its own.
-			e.Signal = unix.SignalName(syscall.Signal(code - 128))
+			e.Signal = unix.SignalName(syscall.Signal(exit.Code - 128))
 			e.Text = "ended by " + e.Signal
 		default:
-			e.Text = fmt.Sprintf("exited with code %d", code)
+			e.Text = fmt.Sprintf("exited with code %d", exit.Code)
+		}
+		if exit.Left > 0 {
+			e.Text = joinText(e.Text, fmt.Sprintf("%d processes that it left behind were killed", exit.Left))
 		}
 	case killed:
 		e.Signal, e.Text = "SIGKILL", "killed: it did not end within the grace it was given"
@@ -334,6 +371,9 @@ func (t *tasks) verdict(r *record, ws syscall.WaitStatus, child, killed bool) en
 	default:
 		e.Text = "ended while the agent was down and left no exit status: it was killed"
 	}
+	if n := t.oomKills(r); n > 0 {
+		e.Text = joinText(e.Text, fmt.Sprintf("out of memory: %d of its processes were ended as it had used up what it was given", n))
+	}
 	if stopped {
 		e.State = schema.TaskCancelled
 	}
@@ -342,6 +382,12 @@ func (t *tasks) verdict(r *record, ws syscall.WaitStatus, child, killed bool) en
 
 // signal sends sig to every process of the job: its group, and those that left the group.
 func (t *tasks) signal(ctx context.Context, r *record, sig syscall.Signal) {
+	if r.User != 0 {
+		if r.Proc.PID > 1 && t.cfg.Table.Alive(r.Proc) {
+			_ = syscall.Kill(r.Proc.PID, sig) // its init passes it on to every process, and dies with all of them
+		}
+		return
+	}
 	// The number of a group is not used again while any of it lives; its leader is the shell that we wait for.
 	if r.Proc.PID > 1 && t.cfg.Table.Alive(r.Proc) {
 		_ = syscall.Kill(-r.Proc.PID, sig)
@@ -370,6 +416,9 @@ const sweepFor = 30 * time.Second
 
 // sweep ends what a job left behind: asked first, then killed, until /proc shows none. It returns how many there were.
 func (t *tasks) sweep(ctx context.Context, r *record) (int, error) {
+	if r.User != 0 && t.cfg.Apart != nil {
+		return t.cfg.Apart.Sweep(ctx, t.boxID(r), sweepFor)
+	}
 	deadline := time.Now().Add(sweepFor)
 	hard := time.Now().Add(min(t.cfg.Grace, 2*time.Second))
 	seen := map[proc.ID]bool{}

@@ -4,6 +4,7 @@ import (
 	"context"
 	"encoding/json"
 	"fmt"
+	"os"
 	"path/filepath"
 	"slices"
 	"sync"
@@ -31,6 +32,8 @@ type tasks struct {
 	live      map[string]*live
 	held      map[string]string // device -> live run task
 	epochs    map[string]int64  // device -> highest epoch it was given out under
+	users     map[int]string    // user -> live run task that runs as it
+	lastUser  int               // the user that was given out last
 	dirty     map[string]bool   // tasks with something to report
 	compactTo int64             // journal's size at which it is compacted next
 }
@@ -50,13 +53,24 @@ func openTasks(cfg Config, boot string, devs *devices) (*tasks, error) {
 	return &tasks{
 		cfg: cfg, boot: boot, devices: devs, wake: make(chan struct{}, 1),
 		journal: j, records: records, epochs: epochs,
-		live: map[string]*live{}, held: map[string]string{}, dirty: map[string]bool{}, compactTo: compactAt,
+		live: map[string]*live{}, held: map[string]string{}, users: map[int]string{}, dirty: map[string]bool{}, compactTo: compactAt,
 	}, nil
 }
 
 // resume takes up what an earlier life of the agent left: jobs that live are adopted, looking tasks are begun again,
 // and what can't be known is said so.
 func (t *tasks) resume(ctx context.Context) error {
+	gone := filepath.Join(t.cfg.StateDir, goneDir)
+	if err := os.MkdirAll(gone, 0o700); err != nil {
+		return err
+	}
+	old, err := filepath.Glob(filepath.Join(gone, "*"))
+	if err != nil {
+		return err
+	}
+	for _, dir := range old {
+		t.wg.Go(func() { t.remove(dir) }) // an earlier life did not come to its end
+	}
 	marks, err := t.cfg.Table.Marks(MarkTask, MarkServer+"="+t.cfg.PhoneHome.Server)
 	if err != nil {
 		return err
@@ -79,6 +93,9 @@ func (t *tasks) resume(ctx context.Context) error {
 		}
 	}
 	for _, r := range t.records {
+		if t.cfg.Apart != nil && t.cfg.Apart.Users().Contains(r.User) {
+			t.lastUser = max(t.lastUser, r.User)
+		}
 		switch {
 		case r.Done:
 		case r.End != nil:
@@ -182,6 +199,15 @@ func (t *tasks) begin(r *record, run *runTask) error {
 	}
 	if run.play == nil {
 		r.Dir = runDir(r.ID)
+		if t.cfg.Apart != nil {
+			if r.User = run.run.User; r.User == 0 {
+				user, err := t.freeUser()
+				if err != nil {
+					return err
+				}
+				r.User = user
+			}
+		}
 	}
 	t.hold(r)
 	return nil
@@ -192,6 +218,9 @@ func (t *tasks) hold(r *record) {
 		t.held[d] = r.ID
 		t.epochs[d] = max(t.epochs[d], r.Epoch)
 	}
+	if r.User != 0 {
+		t.users[r.User] = r.ID
+	}
 }
 
 func (t *tasks) release(r *record) {
@@ -199,6 +228,9 @@ func (t *tasks) release(r *record) {
 		if t.held[d] == r.ID {
 			delete(t.held, d)
 		}
+	}
+	if t.users[r.User] == r.ID {
+		delete(t.users, r.User)
 	}
 }
 

@@ -79,7 +79,7 @@ func TestWhatAJobIsShown(t *testing.T) {
 		"Gaudi has variables of its own":          {[]agentproto.Device{gaudi}, []agentproto.Device{gaudi}, map[string]string{"HABANA_VISIBLE_DEVICES": "2", "HABANA_VISIBLE_MODULES": "2"}},
 		"a server without accelerators sets none": {nil, nil, map[string]string{}},
 	} {
-		got := Visible(c.given, c.all)
+		got := Visible(c.given, c.all, false)
 		if len(got) != len(c.want) {
 			t.Errorf("%s: %v", name, got)
 		}
@@ -88,5 +88,8 @@ func TestWhatAJobIsShown(t *testing.T) {
 				t.Errorf("%s: %s=%q (set: %v), want %q", name, k, g, ok, v)
 			}
 		}
+	}
+	if got := Visible([]agentproto.Device{a(5), a(4)}, []agentproto.Device{a(4), a(5), a(6)}, true); got["ROCR_VISIBLE_DEVICES"] != "0,1" {
+		t.Errorf("with the nodes of no other device it is told %q", got["ROCR_VISIBLE_DEVICES"])
 	}
 }

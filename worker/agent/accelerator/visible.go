@@ -75,8 +75,9 @@ func familyOf(d agentproto.Device) string {
 }
 
 // Visible is the environment that shows a program the devices it was given, of all that the server has, and hides
-// the rest. Devices of a vendor that has no such variable are neither shown nor hidden.
-func Visible(given, all []agentproto.Device) map[string]string {
+// the rest. Devices of a vendor that has no such variable are neither shown nor hidden. apart says that the program has the
+// nodes of no other device: then vendors' runtimes number those that are left from 0.
+func Visible(given, all []agentproto.Device, apart bool) map[string]string {
 	env := map[string]string{}
 	groups := map[string][]agentproto.Device{}
 	for _, d := range all {
@@ -90,6 +91,11 @@ func Visible(given, all []agentproto.Device) map[string]string {
 	for family, ds := range groups {
 		if v, ok := visibilities[family]; ok {
 			slices.SortStableFunc(ds, func(a, b agentproto.Device) int { return a.Index - b.Index })
+			for i := range ds {
+				if apart {
+					ds[i].Index = i
+				}
+			}
 			maps.Copy(env, v.show(ds))
 		}
 	}
