@@ -5,7 +5,9 @@ import (
 	"testing"
 	"time"
 
+	"go.temporal.io/sdk/interceptor"
 	"go.temporal.io/sdk/testsuite"
+	"go.temporal.io/sdk/worker"
 
 	"gpupool/activities/job"
 	"gpupool/schema"
@@ -28,10 +30,11 @@ type jobWorld struct {
 	tell   func(workflows.JobNews)
 }
 
-func newJobWorld(t *testing.T, limit time.Duration) *jobWorld {
+func newJobWorld(t *testing.T, limit time.Duration, with ...interceptor.WorkerInterceptor) *jobWorld {
 	t.Helper()
 	var s testsuite.WorkflowTestSuite
 	w := &jobWorld{t: t, env: s.NewTestWorkflowEnvironment()}
+	w.env.SetWorkerOptions(worker.Options{Interceptors: with})
 	w.env.SetTestTimeout(20 * time.Second)
 	w.db = storetest.OpenAt(t, w.env.Now)
 	w.env.RegisterActivity(&job.Activities{Store: w.db})
@@ -120,7 +123,11 @@ var (
 )
 
 func TestAJobRunsStraightThrough(t *testing.T) {
-	w := newJobWorld(t, 0)
+	andWithLostAnswers(t, jobRunsStraightThrough)
+}
+
+func jobRunsStraightThrough(t *testing.T, with ...interceptor.WorkerInterceptor) {
+	w := newJobWorld(t, 0, with...)
 	w.after(time.Minute, func() { w.allocate(1) })
 	w.after(2*time.Minute, func() { w.report(1, running) })
 	w.after(72*time.Hour, func() { w.report(1, done) }) // no limit was asked for: nothing ends it
@@ -143,6 +150,10 @@ func TestAProcessBeginsWithAnAllocatedAttempt(t *testing.T) {
 }
 
 func TestAJobPastItsTimeLimitIsStopped(t *testing.T) {
+	andWithLostAnswers(t, jobPastItsTimeLimit)
+}
+
+func jobPastItsTimeLimit(t *testing.T, with ...interceptor.WorkerInterceptor) {
 	w := newJobWorld(t, 10*time.Minute)
 	w.after(time.Minute, func() { w.allocate(1) })
 	w.after(3*time.Minute, func() { w.report(1, running) })

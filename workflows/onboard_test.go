@@ -6,6 +6,8 @@ import (
 	"testing"
 	"time"
 
+	"go.temporal.io/sdk/interceptor"
+
 	"gpupool/activities/temporalerr"
 	"gpupool/schema"
 	"gpupool/schema/agentproto"
@@ -22,7 +24,11 @@ func (e *env) onboard(t *testing.T) {
 
 func TestAGoodServerGoesThroughEveryStepIntoThePool(t *testing.T) {
 	t.Parallel()
-	e := newEnv(t)
+	andWithLostAnswers(t, everyStepIntoThePool)
+}
+
+func everyStepIntoThePool(t *testing.T, with ...interceptor.WorkerInterceptor) {
+	e := newEnv(t, with...)
 	e.onboard(t)
 	if err := e.GetWorkflowError(); err != nil {
 		t.Fatal(err)
@@ -265,7 +271,11 @@ func TestVerbsThatCanNotBeTakenAreRefusedWithAReason(t *testing.T) {
 
 func TestAnAbortInTheMiddleOfTheInstallUndoesIt(t *testing.T) {
 	t.Parallel()
-	e := newEnv(t)
+	andWithLostAnswers(t, abortInTheMiddleOfTheInstall)
+}
+
+func abortInTheMiddleOfTheInstall(t *testing.T, with ...interceptor.WorkerInterceptor) {
+	e := newEnv(t, with...)
 	e.dead = true
 	abort := e.say(10*time.Minute, workflows.UpdateAbort, workflows.Abort{By: "ann", Reason: "wrong rack"})
 	again := e.say(10*time.Minute+time.Millisecond, workflows.UpdateAbort, workflows.Abort{By: "bob", Reason: "me too"})

@@ -6,6 +6,7 @@ import (
 	"testing"
 	"time"
 
+	"go.temporal.io/sdk/interceptor"
 	"go.temporal.io/sdk/workflow"
 
 	"gpupool/activities/health"
@@ -35,7 +36,11 @@ func (e *env) repairNow(t testing.TB, id string) schema.Repair {
 
 func TestAFailedAcceleratorIsDrainedReplacedProvenAndReturned(t *testing.T) {
 	t.Parallel()
-	e := newEnv(t)
+	andWithLostAnswers(t, drainedReplacedProvenAndReturned)
+}
+
+func drainedReplacedProvenAndReturned(t *testing.T, with ...interceptor.WorkerInterceptor) {
+	e := newEnv(t, with...)
 	e.inPool(t)
 	job := e.runJob(t)
 	r := e.fail(t)
@@ -190,7 +195,11 @@ func TestASecondWordWhileTheFirstIsBeingProvenIsRefused(t *testing.T) {
 
 func TestASilentServerIsPowerCycledBeforeATechnicianWalks(t *testing.T) {
 	t.Parallel()
-	e := newEnv(t)
+	andWithLostAnswers(t, silentServerIsPowerCycled)
+}
+
+func silentServerIsPowerCycled(t *testing.T, with ...interceptor.WorkerInterceptor) {
+	e := newEnv(t, with...)
 	e.inPool(t)
 	must(t, e.db.ReportFault(t.Context(), e.server.ID, schema.Fault{Source: "platform", Kind: "agent-silent", Severity: schema.SeverityCritical, At: e.db.Now(), Text: "silent", Dedupe: "silent/1"}))
 	r := e.judged(t)
@@ -209,7 +218,11 @@ func TestASilentServerIsPowerCycledBeforeATechnicianWalks(t *testing.T) {
 
 func TestTheJobsOfADeadServerAreFreedByCuttingItsPower(t *testing.T) {
 	t.Parallel()
-	e := newEnv(t)
+	andWithLostAnswers(t, jobsOfADeadServerAreFreed)
+}
+
+func jobsOfADeadServerAreFreed(t *testing.T, with ...interceptor.WorkerInterceptor) {
+	e := newEnv(t, with...)
 	e.inPool(t)
 	job := e.runJob(t)
 	e.hung, e.agentUp = true, false

@@ -16,6 +16,7 @@ import (
 	"testing"
 	"time"
 
+	"go.temporal.io/sdk/interceptor"
 	"go.temporal.io/sdk/testsuite"
 	"go.temporal.io/sdk/worker"
 	"go.uber.org/goleak"
@@ -411,13 +412,14 @@ type env struct {
 	*testsuite.TestWorkflowEnvironment
 }
 
-func newEnv(t *testing.T) *env {
+func newEnv(t *testing.T, with ...interceptor.WorkerInterceptor) *env {
 	t.Helper()
 	var suite testsuite.WorkflowTestSuite
 	suite.SetLogger(slog.New(slog.NewTextHandler(t.Output(), &slog.HandlerOptions{Level: slog.LevelError})))
 	e := suite.NewTestWorkflowEnvironment()
 	e.SetStartTime(time.Date(2026, 3, 1, 8, 0, 0, 0, time.UTC))
 	e.SetTestTimeout(20 * time.Second)
+	e.SetWorkerOptions(worker.Options{Interceptors: with})
 	w := newWorld(t, e.Now, install.Timing{}, health.Timing{})
 	w.signal = e.SignalWorkflow
 	w.register(envRegistry{e}, envRegistry{e})

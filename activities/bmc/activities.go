@@ -198,7 +198,8 @@ func (a *Activities) may(ctx context.Context, act Act) error {
 	return a.Store.MayReboot(ctx, act.Server)
 }
 
-// act runs f on the server's BMC if it may, asking again right before.
+// act runs f on the server's BMC if it may, asking again right before. An attempt that has installed its server already
+// has nothing left to do there.
 func (a *Activities) act(ctx context.Context, act Act, f func(context.Context, Controller) (string, error)) (string, error) {
 	return beating(ctx, func(ctx context.Context) (string, error) {
 		c, _, err := a.controller(ctx, act.Server)
@@ -209,6 +210,10 @@ func (a *Activities) act(ctx context.Context, act Act, f func(context.Context, C
 			return "", err
 		}
 		if err := a.may(ctx, act); err != nil {
+			// An answer that was lost is asked for again: what it was for may be done by then, and is not undone.
+			if home, herr := a.Store.PhonedHome(ctx, act.Server, act.Attempt); act.Attempt > 0 && herr == nil && home {
+				return "left alone: this attempt has installed it", nil
+			}
 			return "", err
 		}
 		return f(ctx, c)

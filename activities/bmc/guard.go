@@ -13,7 +13,9 @@ import (
 
 // The login budget. A refused secret is tried once more after a pause (some BMCs refuse good ones while they boot), then
 // never again until it changes; and a BMC sees at most two refused logins in the window, whatever the secrets. The lowest
-// lockout seen in captures is 3 tries in 30 s.
+// lockout seen in captures is 3 tries in 30 s. A try whose process died before it could tell what came of it counts as
+// one of those two; but it is no refusal: the next try follows at once, and two such tries hold a secret up for the window,
+// not for ever.
 const (
 	maxRefusals   = 2
 	refusalWindow = 10 * time.Minute
@@ -33,7 +35,8 @@ type State struct {
 	SessionURI string
 	Revision   string // of the login that opened it
 	Refused    map[string]Refusal
-	TryingTill time.Time // a login is under way in some process, at most until then
+	Trying     string    // revision of the login that is under way in some process
+	TryingTill time.Time // at most until then; zero for none
 	Pin        string    // the TLS key trusted: on first use, or by an operator's word
 	Offered    string    // another key, seen and refused: what an operator can acknowledge
 	DownTill   time.Time // some process's breaker is open until then
@@ -44,6 +47,7 @@ type State struct {
 // that two processes, or one that dies in between, can't exceed the budget.
 type Refusal struct {
 	Count int
+	Lost  int `json:",omitempty"` // of Count: those whose process died, so that nobody knows what came of them
 	Last  time.Time
 }
 
@@ -89,18 +93,39 @@ func (s *State) permit(revision string, now time.Time, limit time.Duration) erro
 	if now.Before(s.TryingTill) {
 		return errTrying
 	}
+	if r, ok := s.Refused[s.Trying]; ok && !s.TryingTill.IsZero() { // its process died
+		r.Lost++
+		s.Refused[s.Trying] = r
+	}
+	s.over()
 	if err := s.count(revision, now); err != nil {
 		return err
 	}
-	s.TryingTill = now.Add(limit)
+	s.Trying, s.TryingTill = revision, now.Add(limit)
 	return nil
 }
 
+// proven forgets every refusal: a login succeeded.
+func (s *State) proven() {
+	s.over()
+	s.Refused = nil
+}
+
+// over ends the try that is under way.
+func (s *State) over() { s.Trying, s.TryingTill = "", time.Time{} }
+
 func (s *State) count(revision string, now time.Time) error {
-	if r := s.Refused[revision]; r.Count >= maxRefusals {
-		return &errBreaker{why: fmt.Sprintf("this password was refused %d times", r.Count)}
-	} else if r.Count > 0 && now.Sub(r.Last) < refusalWindow {
+	r := s.Refused[revision]
+	known, fresh := r.Count-r.Lost, now.Sub(r.Last) < refusalWindow
+	switch {
+	case r.Count >= maxRefusals && known > 0:
+		return &errBreaker{why: fmt.Sprintf("this password was refused %s", times(known))}
+	case r.Count >= maxRefusals && fresh:
+		return &errBreaker{until: r.Last.Add(refusalWindow), why: fmt.Sprintf("%d logins were cut off, refused or not", r.Count)}
+	case known > 0 && fresh:
 		return &errBreaker{until: r.Last.Add(refusalWindow), why: "this password was refused"}
+	case !fresh:
+		r = Refusal{Count: known}
 	}
 	recent, oldest := 0, now
 	for rev, r := range s.Refused {
@@ -121,13 +146,20 @@ func (s *State) count(revision string, now time.Time) error {
 	if s.Refused == nil {
 		s.Refused = map[string]Refusal{}
 	}
-	s.Refused[revision] = Refusal{Count: s.Refused[revision].Count + 1, Last: now}
+	s.Refused[revision] = Refusal{Count: r.Count + 1, Lost: r.Lost, Last: now}
 	return nil
+}
+
+func times(n int) string {
+	if n == 1 {
+		return "once, and another try of it was cut off"
+	}
+	return fmt.Sprintf("%d times", n)
 }
 
 // takeBack uncounts a try that never reached the BMC's judgement.
 func (s *State) takeBack(revision string) {
-	s.TryingTill = time.Time{}
+	s.over()
 	r := s.Refused[revision]
 	if r.Count--; r.Count <= 0 {
 		delete(s.Refused, revision)

@@ -122,11 +122,11 @@ func (c *IPMIClient) login(ctx context.Context, op string, l Login) (*ipmi.Clien
 		}
 	}
 	settle := func(change func(*State)) error {
-		return c.pool.shared.Update(context.WithoutCancel(ctx), c.address, func(s *State) error { s.TryingTill = time.Time{}; change(s); return nil })
+		return c.pool.shared.Update(context.WithoutCancel(ctx), c.address, func(s *State) error { s.over(); change(s); return nil })
 	}
 	s, err := c.connect(ctx, l)
 	if err == nil {
-		return s, settle(func(s *State) { s.Refused = nil })
+		return s, settle((*State).proven)
 	}
 	if errors.Is(err, errUserName) {
 		return nil, errors.Join(c.fail(op, ErrUnsupported, err), settle(func(s *State) { s.takeBack(rev) }))

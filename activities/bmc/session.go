@@ -154,7 +154,7 @@ func (c *conn) loginWith(ctx context.Context, root *resource, l Login) error {
 		c.mu.Lock()
 		c.basic = &l
 		c.mu.Unlock()
-		return c.settle(ctx, func(s *State) { s.Refused, s.TryingTill = nil, time.Time{} })
+		return c.settle(ctx, func(s *State) { s.proven() })
 	}
 	return c.loggedIn(ctx, l, token, uri)
 }
@@ -174,7 +174,7 @@ func (c *conn) try(ctx context.Context, root *resource, l Login) (token Secret, 
 		return token, uri, nil
 	case isKind(err, ErrCredential):
 		c.pool.log.WarnContext(ctx, "bmc refused the login", "bmc", c.address, "user", l.User)
-		return "", "", errors.Join(err, c.settle(ctx, func(s *State) { s.TryingTill = time.Time{} })) // stays counted
+		return "", "", errors.Join(err, c.settle(ctx, (*State).over)) // stays counted
 	}
 	// No answer, or "not now", is no refusal. If it was judged after all, the next try is counted anew: at worst one login
 	// more than the budget in a case where the BMC died with the password in its mouth.
@@ -251,7 +251,7 @@ func (c *conn) settle(ctx context.Context, change func(*State)) error {
 func (c *conn) loggedIn(ctx context.Context, l Login, token Secret, uri string) error {
 	var theirs Secret
 	err := c.settle(ctx, func(s *State) {
-		s.Refused, s.TryingTill = nil, time.Time{}
+		s.proven()
 		if theirs = s.Token; theirs != "" {
 			return // another process was faster: one session is enough
 		}
@@ -377,7 +377,7 @@ func (c *Client) TryLogin(ctx context.Context, l Login) (err error) {
 		token, uri, err := c.conn.try(ctx, root, l)
 		if err == nil {
 			c.conn.logout(context.WithoutCancel(ctx), token, uri)
-			return c.conn.settle(ctx, func(s *State) { s.Refused, s.TryingTill = nil, time.Time{} })
+			return c.conn.settle(ctx, func(s *State) { s.proven() })
 		}
 		if !errors.Is(err, errTrying) {
 			return err

@@ -414,3 +414,57 @@ func eventually(t testing.TB, what string, ok func() bool) {
 		}
 	}
 }
+
+// cut is a Shared whose process dies with the first login that it tries.
+type cut struct {
+	bmc.Shared
+	dead atomic.Bool
+}
+
+func (c *cut) Update(ctx context.Context, address string, change func(*bmc.State) error) error {
+	if c.dead.Load() {
+		return errors.New("this process is dead")
+	}
+	return c.Shared.Update(ctx, address, func(st *bmc.State) error {
+		err := change(st)
+		c.dead.Store(err == nil && st.Trying != "")
+		return err
+	})
+}
+
+// A process that is killed while it logs in leaves a try that nobody knows the end of. It must not shut everybody out of
+// the BMC, and it must not be forgotten either: the BMC may have refused it.
+func TestALoginThatWasCutOffIsTriedOnceMore(t *testing.T) {
+	t.Parallel()
+	s := serve(t, profile(t, lab.SupermicroHGX), lab.Hooks{}, lab.WithQuirks(func(q *lab.Quirks) { q.LockoutWindow, q.LockoutDuration = time.Hour, time.Hour }))
+	user, password := s.Credential()
+	timing := quick
+	timing.Call = 200 * time.Millisecond
+	right, wrong := bmc.Static(user, password), bmc.Static(user, "wrong")
+	site := bmc.NewShared()
+	die := func(cred bmc.Credential) {
+		t.Helper()
+		c := &cut{Shared: site}
+		p := bmc.NewPool(bmc.Config{Shared: c, Timing: timing, Log: testLog(t)})
+		if _, err := client(t, p, s.URL(), cred).Power(t.Context()); err == nil || !c.dead.Load() {
+			t.Fatalf("the process did not die: %v", err)
+		}
+	}
+	die(right)
+	if _, err := client(t, pool(t, bmc.Config{Shared: site, Timing: timing}), s.URL(), right).Power(t.Context()); err != nil {
+		t.Fatalf("after one login that was cut off: %v", err)
+	}
+	s.DropSessions()
+	die(wrong)
+	if n := s.FailedLogins(); n != 1 {
+		t.Fatalf("%d failed logins", n)
+	}
+	for range 3 {
+		if _, err := client(t, pool(t, bmc.Config{Shared: site, Timing: timing}), s.URL(), wrong).Power(t.Context()); !errors.Is(err, bmc.ErrCredential) {
+			t.Fatalf("a wrong password: %v", err)
+		}
+	}
+	if n := s.FailedLogins(); n != 2 || s.Locked() {
+		t.Fatalf("%d failed logins, locked %v; the budget is 2, with the one that was cut off", n, s.Locked())
+	}
+}

@@ -37,6 +37,7 @@ type sealed struct {
 	SessionURI string                 `json:"session_uri,omitempty"`
 	Revision   string                 `json:"revision,omitempty"` // a hash of a password
 	Refused    map[string]bmc.Refusal `json:"refused,omitempty"`
+	Trying     string                 `json:"trying,omitempty"`
 	TryingTill time.Time              `json:"trying_till,omitzero"`
 	DownTill   time.Time              `json:"down_till,omitzero"`
 	DownWhy    string                 `json:"down_why,omitempty"`
@@ -62,13 +63,13 @@ func (s *Shared) Update(ctx context.Context, address string, change func(*bmc.St
 		if err != nil {
 			return err
 		}
-		st := bmc.State{Token: bmc.Secret(in.Token), SessionURI: in.SessionURI, Revision: in.Revision, Refused: maps.Clone(in.Refused), TryingTill: in.TryingTill,
+		st := bmc.State{Token: bmc.Secret(in.Token), SessionURI: in.SessionURI, Revision: in.Revision, Refused: maps.Clone(in.Refused), Trying: in.Trying, TryingTill: in.TryingTill,
 			Pin: row.TLSKey, Offered: row.OfferedKey, DownTill: in.DownTill, DownWhy: in.DownWhy}
 		if err := change(&st); err != nil {
 			return err
 		}
 		row.TLSKey, row.OfferedKey = st.Pin, st.Offered
-		after, err := json.Marshal(sealed{Token: string(st.Token), SessionURI: st.SessionURI, Revision: st.Revision, Refused: st.Refused, TryingTill: st.TryingTill,
+		after, err := json.Marshal(sealed{Token: string(st.Token), SessionURI: st.SessionURI, Revision: st.Revision, Refused: st.Refused, Trying: st.Trying, TryingTill: st.TryingTill,
 			DownTill: st.DownTill, DownWhy: st.DownWhy})
 		if err != nil || string(after) == string(before) {
 			return err

@@ -90,7 +90,7 @@ func TestTheStoryEndsTheSameWhenTheProcessIsKilledTenTimes(t *testing.T) {
 			pause = time.Duration(2000+rng.IntN(6000)) * time.Millisecond
 		}
 		if n == kills {
-			pause = 6 * time.Minute
+			pause = 10 * time.Minute
 		}
 		select {
 		case e = <-told:

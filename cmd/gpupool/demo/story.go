@@ -1,6 +1,7 @@
 package demo
 
 import (
+	"cmp"
 	"bytes"
 	"context"
 	"encoding/json"
@@ -446,7 +447,7 @@ func (s *Story) repair(ctx context.Context) error {
 		}
 	}
 	told := ""
-	if err := until(ctx, 3*time.Minute, "the server's return", func(ctx context.Context) (_ bool, err error) {
+	if err := until(ctx, 5*time.Minute, "the server's return", func(ctx context.Context) (_ bool, err error) {
 		if r, err = find(ctx); err != nil {
 			return false, err
 		}
@@ -460,7 +461,7 @@ func (s *Story) repair(ctx context.Context) error {
 		server, err = get[contract.Server](ctx, s.pool, "/v1/servers/%s", s.fault.server)
 		return r.State == schema.RepairReturned && server.Phase == schema.PhaseAvailable, err
 	}); err != nil {
-		return err
+		return fmt.Errorf("%w: the repair is %s, the server %s", err, cmp.Or(strings.TrimSpace(told), "not seen"), server.Phase)
 	}
 	_, err = do[json.RawMessage](ctx, tech, http.MethodPost, "/v1/repairs/"+r.ID+"/actions/done", contract.RepairDone{Note: "again"})
 	s.check("a second done was refused with the reason", schema.Is(err, schema.CodeConflict), "%v", err)
