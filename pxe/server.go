@@ -31,6 +31,7 @@ type Deps struct {
 	Leases    lease.Store // not needed in proxy mode
 	Tokens    boot.Tokens
 	Installer boot.Installer // nil = Config.Plan and the built-in enrol document
+	Reports   boot.Reports   // nil = reports of installers are evidence, and no more
 	Recorder  boot.Recorder  // nil = evidence is only logged
 	Log       *slog.Logger
 	Now       func() time.Time
@@ -100,7 +101,7 @@ func (s *Server) build(dc dhcp.Config) error {
 	}
 	locate := &locator{}
 	s.scripts = script.New(script.Config{URL: url, URL6: url6, APIURL: s.cfg.APIURL, Plan: s.cfg.plan()}, script.Deps{
-		Inventory: s.deps.Inventory, Tokens: s.deps.Tokens, Installer: s.deps.Installer, Locator: locate,
+		Inventory: s.deps.Inventory, Tokens: s.deps.Tokens, Installer: s.deps.Installer, Reports: s.deps.Reports, Locator: locate,
 		Record: s.evidence.record, Progress: func(mac string) { s.dhcp.Progressed(mac) }, Log: s.log, Now: s.deps.Now,
 	})
 	dc.ScriptURL, dc.FilesURL = s.scripts.ScriptURL, s.scripts.FilesURL()

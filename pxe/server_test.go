@@ -333,6 +333,50 @@ func TestWhoMayHaveAnInstallScript(t *testing.T) {
 	toDisk("a protected machine, though armed", mac, self)
 }
 
+func TestAnInstallersReportIsHeardFromItsOwnMachineOnly(t *testing.T) {
+	t.Parallel()
+	s := newSite(t, "127.77.21", nil)
+	s.Put(boot.Machine{ID: "srv-2", Name: "r1s2", Phase: schema.PhaseAvailable}, "52:54:00:77:00:02")
+	self := from(t, s.client(t, mac, "127.77.21.1").lease(ipxeX64).YourIPAddr.String())
+	neighbour := from(t, s.client(t, "52:54:00:77:00:02", "127.77.21.2").lease(ipxeX64).YourIPAddr.String())
+	s.Arm("srv-1", 1)
+	_, text := get(t, self, s.URL()+"/boot/"+mac+"/script.ipxe")
+	report := regexp.MustCompile(`http://\S+/b/[^/]+`).FindString(text) + "/" + schema.InstallReportName
+	post := func(c *http.Client, url, body string) int {
+		t.Helper()
+		r, err := c.Post(url, "application/json", strings.NewReader(body))
+		if err != nil {
+			t.Fatal(err)
+		}
+		r.Body.Close()
+		return r.StatusCode
+	}
+	for name, c := range map[string]struct {
+		from   *http.Client
+		url    string
+		body   string
+		status int
+	}{
+		"its machine":      {self, report, `{"state":"running","text":"writing\n40 %"}`, 204},
+		"a neighbour":      {neighbour, report, `{"state":"installed"}`, 403},
+		"a guess":          {self, s.URL() + "/b/guess/report", `{"state":"installed"}`, 403},
+		"an unknown state": {self, report, `{"state":"half"}`, 400},
+		"no JSON":          {self, report, `state=installed`, 400},
+		"another path":     {self, strings.TrimSuffix(report, "report") + "enrol", `{}`, 405},
+		"a long body":      {self, report, `{"state":"running","text":"` + strings.Repeat("x", 20<<10) + `"}`, 400},
+	} {
+		if got := post(c.from, c.url, c.body); got != c.status {
+			t.Errorf("%s: HTTP %d, want %d", name, got, c.status)
+		}
+	}
+	ctx, cancel := context.WithTimeout(t.Context(), 5*time.Second)
+	defer cancel()
+	e, err := s.Wait(ctx, func(e schema.BootEvidence) bool { return e.Kind == boot.KindReport })
+	if err != nil || e.What != "running" || e.Result != "writing 40 %" || e.Server != "srv-1" || e.Attempt != 1 {
+		t.Fatalf("evidence %+v, %v", e, err)
+	}
+}
+
 func TestGuessingTokensIsLimitedAndAudited(t *testing.T) {
 	t.Parallel()
 	s := newSite(t, "127.77.3", nil)

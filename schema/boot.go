@@ -28,7 +28,34 @@ type Armed struct {
 	Profile   string  `json:"profile"`
 	At        Instant `json:"at"`
 	ExpiresAt Instant `json:"expires_at"`
+	// InstalledAt is when the installer said that the disk is written: from then on the server is handed to its disk,
+	// though nobody has phoned home yet. Failure is what an installer said that gave up.
+	InstalledAt Instant `json:"installed_at"`
+	Failure     string  `json:"failure,omitempty"`
 }
+
+// InstallState is how far an installer has come.
+type InstallState string
+
+const (
+	InstallRunning InstallState = "running"
+	InstallDone    InstallState = "installed" // the disk is written and was read back; the server restarts
+	InstallFailed  InstallState = "failed"    // it has given up and waits to be switched off
+)
+
+// Valid reports whether s is one of them.
+func (s InstallState) Valid() bool {
+	return s == InstallRunning || s == InstallDone || s == InstallFailed
+}
+
+// InstallReport is what an installer tells of an attempt: POST to the attempt's own URL, under InstallReportName.
+type InstallReport struct {
+	State InstallState `json:"state"`
+	Text  string       `json:"text"` // for people, at most 2,000 bytes
+}
+
+// InstallReportName is the report's name beneath an attempt's own URL.
+const InstallReportName = "report"
 
 // LeaseState is what an address is to the DHCP service.
 type LeaseState string

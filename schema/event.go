@@ -15,6 +15,7 @@ const (
 	EventServerProtected  EventKind = "server.protected"   // data: protected
 	EventServerIdentified EventKind = "server.identified"  // what the BMC says it is
 	EventServerPhonedHome EventKind = "server.phoned-home" // data: attempt. Delivered to server/<id>
+	EventServerInstall    EventKind = "server.install"     // data: attempt, state (installed, failed), text. Delivered to server/<id>
 	EventServerAgent      EventKind = "server.agent"       // data: boot_id; the agent of a booted OS is up. Delivered
 	EventServerDrained    EventKind = "server.drained"     // no live allocation is left. Delivered
 	EventServerDiscovered EventKind = "server.discovered"  // an unknown MAC asked to boot

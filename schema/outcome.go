@@ -30,6 +30,7 @@ const (
 	FailNoBoot        FailureCode = "no-network-boot"    // no sign of a network boot
 	FailBootLoop      FailureCode = "chain-loop"         // the boot loader is fetched again and again
 	FailInstall       FailureCode = "install-timeout"    // it booted and has not phoned home
+	FailInstaller     FailureCode = "install-failed"     // the installer gave up, and said why
 	FailAgent         FailureCode = "agent-silent"       // the installed system's agent is not heard of
 	FailTask          FailureCode = "task-failed"        // drivers or runtime could not be set up
 	FailBurnIn        FailureCode = "burn-in-failed"     // a device failed a test

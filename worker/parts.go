@@ -120,7 +120,7 @@ func (p *Process) boot() error {
 		return nil
 	}
 	bs := bootstore.New(p.Store, tokensLive(p.Config.Timing))
-	s, err := pxe.New(BootConfig(c, p.URL), pxe.Deps{Inventory: bs, Leases: bootstore.Leases{DB: p.Store}, Tokens: bs, Installer: &install.Installer{APIURL: p.URL}, Recorder: bs, Log: p.log.With("part", "pxe")})
+	s, err := pxe.New(BootConfig(c, p.URL), pxe.Deps{Inventory: bs, Leases: bootstore.Leases{DB: p.Store}, Tokens: bs, Installer: &install.Installer{APIURL: p.URL}, Reports: bs, Recorder: bs, Log: p.log.With("part", "pxe")})
 	if err != nil {
 		return err
 	}

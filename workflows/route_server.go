@@ -14,7 +14,7 @@ import (
 func RouteServer(e schema.Event) (deliver.Delivery, bool) {
 	d := deliver.Delivery{Workflow: ServerID(e.Server), Queue: CoreQueue}
 	switch e.Kind {
-	case schema.EventServerPhonedHome:
+	case schema.EventServerPhonedHome, schema.EventServerInstall:
 		var v PhonedHome
 		_ = json.Unmarshal(e.Data, &v) // a wake-up: what is true stands in the record
 		d.Signal, d.Arg = SignalPhonedHome, v

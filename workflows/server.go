@@ -92,6 +92,7 @@ func failureOf(err error) schema.StepFailure {
 	}
 	if reason := temporalerr.Reason(err); reason != "" {
 		f.Code = schema.FailureCode(reason)
+		f.Retryable = f.Retryable || f.Code == schema.FailInstaller // by a person, who has put right what it named
 	}
 	var late *temporal.TimeoutError
 	if errors.As(err, &late) {

@@ -39,7 +39,9 @@ type seen struct {
 	discover, offer, ack, script, document, refused, loop *schema.BootEvidence
 	firstStage                                            *schema.BootEvidence // a file, before any script
 	kernel                                                *schema.BootEvidence // a file that the script named
+	report                                                *schema.BootEvidence // of the installer
 	disk                                                  bool                 // it was told to boot from disk
+	written                                               bool                 // the installer said that it is done
 	last                                                  schema.Event
 	n                                                     int
 }
@@ -67,10 +69,15 @@ func gather(events []schema.Event) seen {
 				s.kernel = &b
 			}
 		case boot.KindScript:
-			s.script, s.kernel = &b, nil
+			s.script, s.kernel, s.report = &b, nil, nil
 			s.disk = strings.Contains(b.What, "boot from disk")
 		case boot.KindDocument:
 			s.document = &b
+		case boot.KindReport:
+			s.report = &b
+			if b.What == string(schema.InstallDone) {
+				s.written = true
+			}
 		case boot.KindToken, boot.KindRefused:
 			s.refused = &b
 		case boot.KindLoop:
@@ -91,6 +98,16 @@ func diagnose(in DiagnoseInput, events []schema.Event) schema.StepFailure {
 		proven = "the server booted from the network"
 		not = fmt.Sprintf("that the install began: %s was refused (%s)", what(s.refused), s.refused.Result)
 		do = "another machine on the provisioning network may have taken its script; find who has address " + s.refused.IP + ", then retry"
+	case s.written:
+		f.Code = schema.FailInstall
+		proven = "the installer wrote the image and read it back"
+		not = "that the installed system starts and its agent reaches the API: nobody phoned home"
+		do = "read the server's console: does the firmware find the disk's boot loader (boot order, BIOS or UEFI)? Is the API's address, as the agent has it, right and reached, its clock and certificate good? Then retry"
+	case s.report != nil:
+		f.Code = schema.FailInstall
+		proven = "the installer ran, and said last: " + s.report.Result
+		not = "that it goes on"
+		do = "read the server's console: a disk or network that hangs, a power cut; then retry"
 	case s.document != nil:
 		f.Code = schema.FailInstall
 		proven = "the installer ran and fetched " + s.document.What

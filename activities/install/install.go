@@ -214,8 +214,17 @@ func (a *Activities) DisarmServer(ctx context.Context, in EndInput) error {
 	return temporalerr.Wrap(a.Store.Disarm(ctx, in.Server, in.Attempt))
 }
 
-// PhonedHome reports whether the attempt's installed system has.
+// PhonedHome reports whether the attempt's installed system has. An installer that gave up is an error with reason
+// FailInstaller: there is nothing left to wait for.
 func (a *Activities) PhonedHome(ctx context.Context, in EndInput) (bool, error) {
 	home, err := a.Store.PhonedHome(ctx, in.Server, in.Attempt)
-	return home, temporalerr.Wrap(err)
+	if err != nil || home {
+		return home, temporalerr.Wrap(err)
+	}
+	armed, ok, err := a.Store.Armed(ctx, in.Server)
+	if err == nil && ok && armed.Attempt == in.Attempt && armed.Failure != "" {
+		gaveUp := schema.Conflict("the installer ran and gave up: "+armed.Failure, "put right what it names, then retry: the server is switched off and installed again")
+		return false, temporalerr.WithReason(gaveUp, string(schema.FailInstaller))
+	}
+	return false, temporalerr.Wrap(err)
 }

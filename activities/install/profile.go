@@ -45,7 +45,7 @@ type Installer struct {
 }
 
 // Image is the profile that a server has where none is named: the boot files' own image writer.
-var Image = Profile{Kernel: "image/vmlinuz", Initrd: []string{"image/initrd.img"}, Args: "console=tty0 console=ttyS0,115200"}
+var Image = Profile{Kernel: "image/vmlinuz", Initrd: []string{"image/initrd.img"}, Args: "console=tty0 console=ttyS0,115200 gpupool.image={{files}}/image/image.json gpupool.mac={{mac}}"}
 
 // Plan is what an armed server boots.
 func (i *Installer) Plan(_ context.Context, m boot.Machine) (boot.Plan, error) {

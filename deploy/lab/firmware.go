@@ -16,6 +16,7 @@ import (
 	"gpupool/deploy/lab/bmc"
 	"gpupool/deploy/lab/ipxe"
 	"gpupool/deploy/lab/netboot"
+	"gpupool/schema"
 	"gpupool/worker/agent"
 )
 
@@ -264,6 +265,10 @@ func (m *machine) install(ctx context.Context, from netip.Addr, r ipxe.Result) n
 		d.Initrd += i.Bytes
 	}
 	m.change(func(s *state) { s.Disk = d; s.Installs++; s.Stage, s.Boot = StagePOST, bmc.Boot{Target: "None"} })
+	report := strings.TrimSuffix(url, "user-data") + schema.InstallReportName
+	if err := netboot.Post(ctx, from, report, schema.InstallReport{State: schema.InstallDone, Text: "image written; restarts"}); err != nil {
+		m.print("installer: report: %v", err)
+	}
 	m.print("installer: done, rebooting")
 	return nextReboot
 }

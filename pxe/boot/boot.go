@@ -38,6 +38,8 @@ func (m Machine) InstallAt(now time.Time) (*schema.Armed, string) {
 		return nil, "it is protected"
 	case m.Phase != schema.PhaseOnboarding && m.Phase != schema.PhaseRepairing:
 		return nil, "its phase is " + string(m.Phase) + "; only an onboarding or repairing server is installed"
+	case m.Armed.InstalledAt != 0:
+		return nil, "its disk was written by this attempt at " + m.Armed.InstalledAt.String()
 	case m.Armed.ExpiresAt != 0 && !now.Before(m.Armed.ExpiresAt.Time()):
 		return nil, "the attempt's arming ended at " + m.Armed.ExpiresAt.String()
 	}
@@ -123,6 +125,12 @@ type Installer interface {
 	Document(ctx context.Context, r DocumentRequest) (Document, error)
 }
 
+// Reports takes what installers tell of their attempts.
+type Reports interface {
+	// ReportInstall keeps a report. Once an attempt is told to be installed, [Inventory] shows it at once.
+	ReportInstall(ctx context.Context, server string, attempt int, r schema.InstallReport) error
+}
+
 // Kinds of evidence. Where a kind is about DHCP, its result says what came of the message.
 const (
 	KindDiscover   = "dhcp-discover"
@@ -144,6 +152,7 @@ const (
 	KindHTTP       = "http"
 	KindScript     = "script"
 	KindDocument   = "document"
+	KindReport     = "install-report"
 	KindToken      = "token-refused"
 	KindRefused    = "script-refused"
 )

@@ -10,6 +10,7 @@
 //	/boot/MAC/KIND       a machine's script: script.ipxe, grub.cfg, extlinux.conf
 //	/b/TOKEN/NAME        a document of an install attempt
 //	/b/TOKEN/files/NAME  a boot file, for one that may be had with a token only
+//	/b/TOKEN/report      POST: what the attempt's installer tells, schema.InstallReport in JSON
 //	/healthz             "ok"
 //	/metrics             counts, for Prometheus
 //
@@ -18,6 +19,7 @@ package httpboot
 
 import (
 	"context"
+	"encoding/json"
 	"errors"
 	"io"
 	"io/fs"
@@ -67,6 +69,10 @@ func NewServer(h *Handler) *http.Server {
 // ServeHTTP implements http.Handler.
 func (h *Handler) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	client := peer(r)
+	if token, ok := reportPath(r); ok {
+		h.report(w, r, client, token)
+		return
+	}
 	if r.Method != http.MethodGet && r.Method != http.MethodHead {
 		w.Header().Set("Allow", "GET, HEAD")
 		problem(w, http.StatusMethodNotAllowed, "only GET and HEAD are served")
@@ -163,6 +169,31 @@ func (h *Handler) document(w http.ResponseWriter, r *http.Request, client netip.
 	body(w, r, doc.ContentType, doc.Body)
 }
 
+// reportPath is the token of a POST to /b/TOKEN/report, the one thing that may be posted.
+func reportPath(r *http.Request) (token string, ok bool) {
+	rest, b := strings.CutPrefix(r.URL.Path, "/b/")
+	token, name, _ := strings.Cut(rest, "/")
+	return token, b && r.Method == http.MethodPost && name == schema.InstallReportName
+}
+
+func (h *Handler) report(w http.ResponseWriter, r *http.Request, client netip.Addr, token string) {
+	holder, err := h.Scripts.Authorize(r.Context(), client, token, schema.InstallReportName)
+	if err != nil {
+		h.fail(w, err)
+		return
+	}
+	var report schema.InstallReport
+	if err := json.NewDecoder(http.MaxBytesReader(w, r.Body, 16<<10)).Decode(&report); err != nil {
+		problem(w, http.StatusBadRequest, "want a report in JSON: state and text")
+		return
+	}
+	if err := h.Scripts.Report(r.Context(), client, holder, report); err != nil {
+		h.fail(w, err)
+		return
+	}
+	w.WriteHeader(http.StatusNoContent)
+}
+
 func (h *Handler) fail(w http.ResponseWriter, err error) {
 	switch {
 	case errors.Is(err, script.ErrLimited):
@@ -170,6 +201,8 @@ func (h *Handler) fail(w http.ResponseWriter, err error) {
 		problem(w, http.StatusTooManyRequests, "too many refused requests from this address")
 	case errors.Is(err, script.ErrRefused):
 		problem(w, http.StatusForbidden, "not for this client")
+	case errors.Is(err, script.ErrMalformed):
+		problem(w, http.StatusBadRequest, err.Error())
 	case errors.Is(err, script.ErrNotFound):
 		problem(w, http.StatusNotFound, "no such document")
 	default:

@@ -21,6 +21,8 @@ var (
 	ErrRefused  = errors.New("refused")           // the client may not have this
 	ErrLimited  = errors.New("too many refusals") // it has guessed too often
 	ErrNotFound = errors.New("no such document")
+
+	ErrMalformed = errors.New("malformed")
 )
 
 // Locator tells which MAC an address belongs to; see dhcp.Server.MACAt.
@@ -45,6 +47,7 @@ type Deps struct {
 	Inventory boot.Inventory
 	Tokens    boot.Tokens
 	Installer boot.Installer // nil = Config.Plan, and no document but enrol
+	Reports   boot.Reports   // nil = reports of installers are evidence, and no more
 	Locator   Locator
 	Record    func(schema.BootEvidence)
 	Progress  func(mac string) // told when a machine fetched its script
@@ -305,6 +308,25 @@ func (s *Service) Document(ctx context.Context, client netip.Addr, h Holder, nam
 	e.Bytes = int64(len(doc.Body))
 	s.Record(e)
 	return doc, nil
+}
+
+// maxReport bounds a report's text, in bytes.
+const maxReport = 2000
+
+// Report takes what the installer of a token's holder tells.
+func (s *Service) Report(ctx context.Context, client netip.Addr, h Holder, r schema.InstallReport) error {
+	if !r.State.Valid() {
+		return fmt.Errorf("%w: state %q: want running, installed or failed", ErrMalformed, r.State)
+	}
+	r.Text = oneLine(strings.ToValidUTF8(r.Text[:min(len(r.Text), maxReport)], ""))
+	s.Record(s.evidence(boot.KindReport, client, h.MAC, h.Machine, string(r.State), r.Text))
+	if s.Reports == nil {
+		return nil
+	}
+	if err := s.Reports.ReportInstall(ctx, h.Machine.ID, h.Attempt, r); err != nil {
+		return fmt.Errorf("install report: %w", err)
+	}
+	return nil
 }
 
 func (s *Service) make(ctx context.Context, client netip.Addr, h Holder, name string, phoneHome func(context.Context) (string, error)) (boot.Document, error) {

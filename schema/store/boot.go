@@ -18,7 +18,7 @@ func HashToken(token string) string {
 
 // Arm lets the server's next network boot install it, under this attempt only, until ttl has passed. At most limit
 // servers of a site are armed at a time (0 = no limit): beyond it the error is CodeLimited, and the caller comes again.
-// Arming again renews the time.
+// Arming again renews the time, and lets a disk that was written be written again.
 func (s *Store) Arm(ctx context.Context, server string, attempt int, ttl time.Duration, limit int) error {
 	return s.Write(ctx, func(tx *Tx) error {
 		v, err := tx.server(server)
@@ -38,7 +38,7 @@ func (s *Store) Arm(ctx context.Context, server string, attempt int, ttl time.Du
 		if limit > 0 && others >= limit {
 			return &schema.Error{Code: schema.CodeLimited, Message: fmt.Sprintf("%d servers of site %s are being installed", others, v.Site), Hint: "it is installed as soon as one of them is done"}
 		}
-		_, err = tx.exec("INSERT INTO armed (server, attempt, profile, at, expires_at) VALUES (?, ?, ?, ?, ?) ON CONFLICT (server) DO UPDATE SET attempt = excluded.attempt, profile = excluded.profile, at = excluded.at, expires_at = excluded.expires_at",
+		_, err = tx.exec("INSERT INTO armed (server, attempt, profile, at, expires_at) VALUES (?, ?, ?, ?, ?) ON CONFLICT (server) DO UPDATE SET attempt = excluded.attempt, profile = excluded.profile, at = excluded.at, expires_at = excluded.expires_at, installed_at = 0, failure = ''",
 			v.ID, attempt, v.Profile, tx.now, tx.now.Add(ttl))
 		return err
 	})
@@ -63,6 +63,45 @@ func (s *Store) Armed(ctx context.Context, server string) (schema.Armed, bool, e
 	err := s.read(ctx).Raw(`SELECT a.* FROM armed a JOIN servers s ON s.id = a.server AND s.attempt = a.attempt
 		WHERE a.server = ? AND a.expires_at > ? AND s.phase = ? AND NOT s.protected`, server, s.Now(), schema.PhaseOnboarding).Scan(&a).Error
 	return a, a.Server != "", err
+}
+
+// ReportInstall keeps what the installer of an armed attempt tells. Progress shows at the running step. Once it is done,
+// the arming lets no disk be written any more; a failure ends the wait for the phone-home.
+func (s *Store) ReportInstall(ctx context.Context, server string, attempt int, r schema.InstallReport) error {
+	return s.Write(ctx, func(tx *Tx) error {
+		var a schema.Armed
+		if err := tx.lock(&a, "server = ? AND attempt = ? AND expires_at > ?", server, attempt, tx.now); err != nil {
+			if isNoRows(err) {
+				return schema.Stale(fmt.Sprintf("server %s is not armed for attempt %d", server, attempt))
+			}
+			return err
+		}
+		v, err := tx.server(server)
+		if err != nil {
+			return err
+		}
+		if err := current(v, attempt); err != nil {
+			return err
+		}
+		switch r.State {
+		case schema.InstallRunning:
+			if a.InstalledAt != 0 { // an older report that was late
+				return nil
+			}
+			return tx.stepWaits(v, "installing: "+r.Text)
+		case schema.InstallDone:
+			_, err = tx.exec("UPDATE armed SET installed_at = ?, failure = '' WHERE server = ?", tx.now, v.ID)
+		case schema.InstallFailed:
+			_, err = tx.exec("UPDATE armed SET failure = ? WHERE server = ?", r.Text, v.ID)
+		default:
+			return schema.Invalid("state", string(r.State), "running, installed or failed")
+		}
+		if err != nil {
+			return err
+		}
+		tx.Emit(schema.Event{Kind: schema.EventServerInstall, Subject: v.ID, Server: v.ID}, map[string]any{"attempt": attempt, "state": r.State, "text": r.Text})
+		return tx.stepWaits(v, "installing: "+r.Text)
+	})
 }
 
 // MintBootToken keeps the hash of a fresh token; an earlier one of the same server and purpose is revoked. The server

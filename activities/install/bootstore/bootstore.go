@@ -18,7 +18,7 @@ import (
 	"gpupool/schema/store"
 )
 
-// Store is boot.Inventory, boot.Tokens, boot.Recorder and, by Leases, lease.Store.
+// Store is boot.Inventory, boot.Tokens, boot.Recorder, boot.Reports and, by Leases, lease.Store.
 type Store struct {
 	db *store.Store
 	// ttl bounds a token's life beside its arming; it must outlast an install.
@@ -41,6 +41,7 @@ var (
 	_ boot.Lister    = (*Store)(nil)
 	_ boot.Tokens    = (*Store)(nil)
 	_ boot.Recorder  = (*Store)(nil)
+	_ boot.Reports   = (*Store)(nil)
 	_ lease.Store    = Leases{}
 )
 
@@ -108,6 +109,11 @@ func grant(t schema.BootToken, err error) (boot.Grant, error) {
 		return boot.Grant{}, errors.Join(boot.ErrTokenUsed, err)
 	}
 	return boot.Grant{Server: t.Server, Attempt: t.Attempt, Purpose: t.Purpose}, err
+}
+
+// ReportInstall keeps what an installer tells of its attempt.
+func (s *Store) ReportInstall(ctx context.Context, server string, attempt int, r schema.InstallReport) error {
+	return s.db.ReportInstall(ctx, server, attempt, r)
 }
 
 // Record keeps evidence as events.

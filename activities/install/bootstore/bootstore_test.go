@@ -9,6 +9,7 @@ import (
 	"fmt"
 	mathrand "math/rand/v2"
 	"slices"
+	"strings"
 	"sync"
 	"sync/atomic"
 	"testing"
@@ -18,6 +19,7 @@ import (
 
 	"gpupool/activities/install"
 	"gpupool/activities/install/bootstore"
+	"gpupool/activities/temporalerr"
 	"gpupool/pxe/boot"
 	"gpupool/pxe/lease"
 	"gpupool/schema"
@@ -282,4 +284,56 @@ func byIP(all []schema.Lease) map[string]schema.Lease {
 		m[l.IP] = l
 	}
 	return m
+}
+
+func TestADiskIsWrittenOnceByAnAttemptAndAnInstallerThatGivesUpIsHeard(t *testing.T) {
+	t.Parallel()
+	db, b, v := armed(t)
+	acts := &install.Activities{Store: db}
+	home := func() error {
+		_, err := acts.PhonedHome(t.Context(), install.EndInput{Server: v.ID, Attempt: 1})
+		return err
+	}
+	tell := func(attempt int, state schema.InstallState, text string) error {
+		return b.ReportInstall(t.Context(), v.ID, attempt, schema.InstallReport{State: state, Text: text})
+	}
+	may := func() string {
+		m, _, err := b.ByID(t.Context(), v.ID)
+		ok(t, err)
+		_, why := m.InstallAt(time.Now())
+		return why
+	}
+	ok(t, db.SetStep(t.Context(), v.ID, 1, schema.StepProvision, schema.StepRunning, "waits"))
+	ok(t, tell(1, schema.InstallRunning, "writing: 40 %"))
+	if runs, err := db.StepRuns(t.Context(), v.ID, 1); err != nil || len(runs) != 1 || runs[0].Detail != "installing: writing: 40 %" {
+		t.Fatalf("the step shows %+v, %v", runs, err)
+	}
+	if why := may(); why != "" {
+		t.Fatalf("while it is written it may not be installed: %s", why)
+	}
+	ok(t, tell(1, schema.InstallFailed, "no disk is there"))
+	err := home()
+	if temporalerr.Reason(err) != string(schema.FailInstaller) || !strings.Contains(err.Error(), "no disk is there") {
+		t.Fatalf("the wait for an installer that gave up: %v", err)
+	}
+	ok(t, db.Arm(t.Context(), v.ID, 1, time.Hour, 0)) // a person retried
+	ok(t, home())
+	ok(t, tell(1, schema.InstallDone, "done"))
+	ok(t, home())
+	if why := may(); !strings.Contains(why, "its disk was written by this attempt") {
+		t.Fatalf("a disk that is written may be written again: %q", why)
+	}
+	ok(t, tell(1, schema.InstallRunning, "writing: 80 %")) // late
+	if why := may(); why == "" {
+		t.Fatal("a late report of progress took back that the disk is written")
+	}
+	for name, err := range map[string]error{"another attempt's": tell(2, schema.InstallDone, ""), "an unknown state's": tell(1, "half", "")} {
+		if err == nil {
+			t.Errorf("%s report was taken", name)
+		}
+	}
+	ok(t, db.Arm(t.Context(), v.ID, 1, time.Hour, 0)) // the installed system did not start, and a person retried
+	if why := may(); why != "" {
+		t.Fatalf("a retry may not install: %s", why)
+	}
 }

@@ -1,8 +1,10 @@
 package netboot
 
 import (
+	"bytes"
 	"context"
 	"encoding/binary"
+	"encoding/json"
 	"errors"
 	"fmt"
 	"io"
@@ -44,6 +46,28 @@ func Skip(ctx context.Context, from netip.Addr, url string) (n int64, err error)
 		return err
 	})
 	return n, err
+}
+
+// Post sends a small document in JSON.
+func Post(ctx context.Context, from netip.Addr, url string, v any) error {
+	b, err := json.Marshal(v)
+	if err != nil {
+		return err
+	}
+	req, err := http.NewRequestWithContext(ctx, http.MethodPost, url, bytes.NewReader(b))
+	if err != nil {
+		return err
+	}
+	req.Header.Set("Content-Type", "application/json")
+	resp, err := HTTP(from).Do(req)
+	if err != nil {
+		return err
+	}
+	defer resp.Body.Close()
+	if resp.StatusCode >= 300 {
+		return fmt.Errorf("HTTP %s", resp.Status)
+	}
+	return nil
 }
 
 func get(ctx context.Context, from netip.Addr, url string, read func(io.Reader) error) error {

@@ -1,5 +1,5 @@
 // A libnvidia-ml.so.1 for tests: 8 devices, with what FAKE_NVML names wrong with them (lost=3 hang=5 old mig=2 ...).
-// Signatures follow NVIDIA's nvml.h (API reference, "Device Queries").
+// With -DHEALTHY nothing is wrong with any of them, at first sight either. Signatures follow NVIDIA's nvml.h (API reference, "Device Queries").
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -7,6 +7,11 @@
 
 typedef int R;
 enum { OK = 0, NOT_SUPPORTED = 3, NOT_FOUND = 6, LOST = 15 };
+#ifdef HEALTHY
+#define ODD(x) 0
+#else
+#define ODD(x) (x)
+#endif
 typedef struct D { int i; } *Dev;
 static struct D d[8] = {{0}, {1}, {2}, {3}, {4}, {5}, {6}, {7}};
 
@@ -44,17 +49,17 @@ R nvmlDeviceGetTemperatureThreshold(Dev x, int s, unsigned *t) { *t = 87; return
 R nvmlDeviceGetPowerUsage(Dev x, unsigned *p) { *p = 71500; return ask(x); }
 R nvmlDeviceGetEnforcedPowerLimit(Dev x, unsigned *p) { *p = 700000; return ask(x); }
 R nvmlDeviceGetClockInfo(Dev x, int k, unsigned *c) { *c = 1980; return ask(x); }
-R nvmlDeviceGetPcieReplayCounter(Dev x, unsigned *c) { *c = 3; return ask(x); }
+R nvmlDeviceGetPcieReplayCounter(Dev x, unsigned *c) { *c = ODD(3); return ask(x); }
 R nvmlDeviceGetCurrPcieLinkGeneration(Dev x, unsigned *c) { *c = 5; return ask(x); }
 R nvmlDeviceGetMaxPcieLinkGeneration(Dev x, unsigned *c) { *c = 5; return ask(x); }
-R nvmlDeviceGetCurrPcieLinkWidth(Dev x, unsigned *c) { *c = x->i == 1 ? 8 : 16; return ask(x); }
+R nvmlDeviceGetCurrPcieLinkWidth(Dev x, unsigned *c) { *c = ODD(x->i == 1) ? 8 : 16; return ask(x); }
 R nvmlDeviceGetMaxPcieLinkWidth(Dev x, unsigned *c) { *c = 16; return ask(x); }
 struct util { unsigned gpu, memory; };
 R nvmlDeviceGetUtilizationRates(Dev x, struct util *u) { u->gpu = 37; u->memory = 5; return is("mig", x->i) ? NOT_SUPPORTED : ask(x); }
-R nvmlDeviceGetTotalEccErrors(Dev x, int type, int window, unsigned long long *n) { *n = type == 1 ? (window ? 12 : 2) : 40; return ask(x); }
+R nvmlDeviceGetTotalEccErrors(Dev x, int type, int window, unsigned long long *n) { *n = ODD(type == 1 ? (window ? 12 : 2) : 40); return ask(x); }
 #ifndef OLD
-R nvmlDeviceGetRemappedRows(Dev x, unsigned *c, unsigned *u, unsigned *p, unsigned *f) { *c = 1; *u = 2; *p = 1; *f = 0; return is("mig", x->i) ? NOT_SUPPORTED : ask(x); }
+R nvmlDeviceGetRemappedRows(Dev x, unsigned *c, unsigned *u, unsigned *p, unsigned *f) { *c = ODD(1); *u = ODD(2); *p = ODD(1); *f = 0; return is("mig", x->i) ? NOT_SUPPORTED : ask(x); }
 #endif
-R nvmlDeviceGetCurrentClocksThrottleReasons(Dev x, unsigned long long *w) { *w = x->i == 4 ? 0x40 : 0x1; return ask(x); }
-R nvmlDeviceGetNvLinkState(Dev x, unsigned l, unsigned *s) { if (l > 17) return 2; *s = !(x->i == 6 && l == 9); return ask(x); }
+R nvmlDeviceGetCurrentClocksThrottleReasons(Dev x, unsigned long long *w) { *w = ODD(x->i == 4) ? 0x40 : 0x1; return ask(x); }
+R nvmlDeviceGetNvLinkState(Dev x, unsigned l, unsigned *s) { if (l > 17) return 2; *s = !ODD(x->i == 6 && l == 9); return ask(x); }
 R nvmlDeviceGetNvLinkErrorCounter(Dev x, unsigned l, int c, unsigned long long *n) { *n = 0; return ask(x); }
