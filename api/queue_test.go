@@ -13,6 +13,7 @@ import (
 	"time"
 
 	"gpupool/activities/allocator"
+	"gpupool/api/auth"
 	"gpupool/api/contract"
 	"gpupool/schema"
 	"gpupool/schema/agentproto"
@@ -227,4 +228,87 @@ func TestASpecBoundsItsJobsTimeAndIsDeletedWhenNoneIsLeft(t *testing.T) {
 	wantProblem(t, q.op("GET", "/v1/specs/short", ""), schema.CodeNotFound, "")
 	wantProblem(t, q.op("DELETE", "/v1/specs/short", ""), schema.CodeNotFound, "")
 	wantProblem(t, q.member("POST", "/v1/jobs", `{"project":"main","spec":"short","command":["true"]}`), schema.CodeInvalid, "spec", "h100x8")
+}
+
+// dryRun asks what would become of a job of acme's project main.
+func (q *queue) dryRun(token, fields string) contract.DryRun {
+	q.Helper()
+	return read[contract.DryRun](q.T, q.send(token, "POST", "/v1/jobs/actions/dry-run", `{"project":"main","command":["true"],`+fields+`}`), http.StatusOK)
+}
+
+func TestADryRunSaysWhatASubmitWouldDoAndMakesNoJob(t *testing.T) {
+	t.Parallel()
+	q := newQueue(t, 2)
+	member := q.tokens[auth.TenantMember]
+	q.must(q.op("PATCH", "/v1/tenants/acme", `{"max_priority":50}`))
+
+	// It starts at once, where it says.
+	would := q.dryRun(member, `"spec":"h100x8","nodes":2,"priority":70`)
+	if !would.Starts || len(would.Places) != 2 || would.Reason != nil || len(would.Victims) != 0 || would.Priority != 50 || would.Region != "eu" || would.At == 0 {
+		t.Fatalf("of an idle pool the dry run says %+v", would)
+	}
+	for i, p := range would.Places {
+		if p.Server != fmt.Sprintf("r1s%d", i+1) || len(p.Slots) != 8 {
+			t.Errorf("place %d is %+v", i, p)
+		}
+	}
+	if l := read[contract.JobList](t, q.op("GET", "/v1/jobs", ""), http.StatusOK); len(l.Items) != 0 {
+		t.Fatalf("a dry run made jobs: %+v", l.Items)
+	}
+
+	// It waits, by the reason that a submitted job then has.
+	big := q.job(`"nodes":2,"preemptible":true,"time_limit_ms":3600000`)
+	q.starts(big)
+	would = q.dryRun(q.globex(), `"spec":"h100x1"`)
+	if would.Starts || would.Reason == nil || would.Reason.Code != schema.ReasonCapacity || len(would.Places) != 0 {
+		t.Fatalf("of a full pool the dry run says %+v", would)
+	}
+	if b := show(would.Reason); strings.Contains(b, big) || !strings.Contains(b, `"free":0`) || !strings.Contains(b, `"needed":1`) {
+		t.Errorf("the reason shown to another tenant is %s", b)
+	}
+	of := q.dryRun(member, `"spec":"h100x1"`).Reason
+	small := q.job(`"spec":"h100x1"`)
+	is := q.waits(small, schema.ReasonCapacity)
+	if of == nil || of.Code != is.Code || string(of.Detail) != string(is.Detail) || of.ClearsWhen != is.ClearsWhen {
+		t.Errorf("the dry run waits with %s, the job with %s", show(of), show(&is))
+	}
+	if next := q.dryRun(member, `"spec":"h100x1"`).Reason; next == nil || next.Code != schema.ReasonBehind || !strings.Contains(string(next.Detail), small) {
+		t.Errorf("one more would wait with %s, want BEHIND %s", show(next), small)
+	}
+
+	// Others would be stopped for it; nobody is.
+	would = q.dryRun(member, `"spec":"h100x8","priority":9`)
+	if would.Starts || len(would.Victims) != 1 || would.Victims[0].Job != big || would.Victims[0].Why != contract.Priority || would.Victims[0].Accelerators != 16 {
+		t.Fatalf("of a job of a higher priority the dry run says %+v", would)
+	}
+	would = q.dryRun(q.token(store.NewToken{Name: "g", Role: schema.RoleTenantMember, Tenant: "globex"}), `"spec":"h100x8","priority":9`)
+	if len(would.Victims) != 1 || would.Victims[0].Job != "another tenant's job" || would.Victims[0].Tenant != "" || would.Victims[0].Accelerators != 16 {
+		t.Errorf("another tenant sees the victims %+v", would.Victims)
+	}
+	if j := q.read(big); j.State != schema.JobStarting {
+		t.Fatalf("after dry runs the job that runs is %s", j.State)
+	}
+
+	// Limits bind, with their numbers.
+	q.must(q.op("PUT", "/v1/quotas", `{"tenant":"acme","model":"`+model+`","limit":18}`))
+	q.eventually(func() string {
+		if would = q.dryRun(member, `"spec":"h100x8"`); would.Reason == nil || would.Reason.Code != schema.ReasonQuota {
+			return "the quota to bind"
+		}
+		return ""
+	}, func() string { return fmt.Sprintf("it says %+v", would) })
+	for _, want := range []string{`"used":16`, `"asked":8`, `"limit":18`, `"over_by":6`} {
+		if !strings.Contains(string(would.Reason.Detail), want) {
+			t.Errorf("the quota's reason does not say %s: %s", want, would.Reason.Detail)
+		}
+	}
+	wantProblem(t, q.member("POST", "/v1/jobs/actions/dry-run", `{"project":"main","command":["true"],"spec":"nope"}`), schema.CodeInvalid, "spec", "h100x8")
+	wantProblem(t, q.send(q.tokens[auth.Viewer], "POST", "/v1/jobs/actions/dry-run", aJob), schema.CodeForbidden, "")
+}
+
+func TestADryRunWithoutAnAllocatorSaysSo(t *testing.T) {
+	t.Parallel()
+	p := newPool(t)
+	storetest.Available(t, p.store, 1, model, 8)
+	wantProblem(t, p.member("POST", "/v1/jobs/actions/dry-run", aJob), schema.CodeUnavailable, "", "region eu")
 }

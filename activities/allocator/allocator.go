@@ -49,8 +49,9 @@ func (a *Activities) run(ctx context.Context, region string, turn func()) error 
 		return err
 	}
 	a.Log.Info("allocator serves", "region", region, "epoch", l.epoch, "servers", l.servers, "queued", l.queued)
-	watch := a.Store.Watch(store.TopicAll)
+	watch, asked := a.Store.Watch(store.TopicAll), a.Store.Watch(store.TopicDryRuns(region))
 	defer watch.Close()
+	defer asked.Close()
 	tick := time.NewTicker(look)
 	defer tick.Stop()
 	wake := time.NewTimer(0)
@@ -59,10 +60,14 @@ func (a *Activities) run(ctx context.Context, region string, turn func()) error 
 	due := true // the first cycle sees what was loaded
 	for {
 		turn()
+		questions := false
 		select {
 		case <-ctx.Done():
 			return ctx.Err()
 		case <-tick.C:
+			questions = true
+		case <-asked.C:
+			questions = true
 		case <-wake.C:
 			due = true
 		case <-watch.C:
@@ -78,22 +83,26 @@ func (a *Activities) run(ctx context.Context, region string, turn func()) error 
 		if err != nil {
 			return err
 		}
-		if !changed && !due {
-			continue
-		}
-		next, more, err := l.cycle(ctx)
-		if err != nil {
-			if schema.Is(err, schema.CodeStale) {
-				a.Log.Warn("allocator stops: another has taken over", "region", region, "epoch", l.epoch)
+		if changed || due {
+			next, more, err := l.cycle(ctx)
+			if err != nil {
+				if schema.Is(err, schema.CodeStale) {
+					a.Log.Warn("allocator stops: another has taken over", "region", region, "epoch", l.epoch)
+				}
+				return err
 			}
-			return err
+			due, last = false, time.Now()
+			if more {
+				next = a.Store.Now().Time()
+			}
+			if !next.IsZero() {
+				wake.Reset(max(0, next.Sub(a.Store.Now().Time())))
+			}
 		}
-		due, last = false, time.Now()
-		if more {
-			next = a.Store.Now().Time()
-		}
-		if !next.IsZero() {
-			wake.Reset(max(0, next.Sub(a.Store.Now().Time())))
+		if questions { // after the cycle: the answer is of what is decided already
+			if err := l.answer(ctx); err != nil {
+				return err
+			}
 		}
 	}
 }

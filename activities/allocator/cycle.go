@@ -17,11 +17,7 @@ func (l *live) cycle(ctx context.Context) (next time.Time, more bool, err error)
 	l.number = r.Cycle
 	c := store.Cycle{Number: r.Cycle, Reasons: make(map[string]schema.ReasonDoc, len(r.Reasons))}
 	for _, s := range r.Starts {
-		st := store.Start{Job: s.Job, Attempt: s.Attempt}
-		for _, p := range s.Places {
-			st.Places = append(st.Places, store.Place{Server: p.Server, Accelerators: p.Accelerators})
-		}
-		c.Starts = append(c.Starts, st)
+		c.Starts = append(c.Starts, store.Start{Job: s.Job, Attempt: s.Attempt, Places: places(s.Places)})
 	}
 	for _, v := range r.Victims {
 		c.Victims = append(c.Victims, store.Victim{Job: v.Job, Attempt: v.Attempt, For: v.For, Cause: fmt.Sprintf("preempted (%s) for %s", v.Why, v.For)})
@@ -52,6 +48,14 @@ func (l *live) cycle(ctx context.Context) (next time.Time, more bool, err error)
 		}
 	}
 	return r.NextWake, r.More || len(refused) > 0, nil
+}
+
+func places(in []engine.Place) []store.Place {
+	out := make([]store.Place, len(in))
+	for i, p := range in {
+		out[i] = store.Place{Server: p.Server, Accelerators: p.Accelerators}
+	}
+	return out
 }
 
 // reread brings memory in line with the database for what a refused start touched: the refusal means that memory

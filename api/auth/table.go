@@ -74,6 +74,7 @@ var Table = []Rule{
 
 	{"GET", "/v1/jobs", Operator | Viewer | tenants},
 	{"POST", "/v1/jobs", workers},
+	{"POST", "/v1/jobs/actions/dry-run", workers},
 	{"GET", "/v1/jobs/:job", Operator | Viewer | tenants},
 	{"GET", "/v1/jobs/:job/attempts", Operator | Viewer | tenants},
 	{"GET", "/v1/jobs/:job/events", Operator | Viewer | tenants},

@@ -200,6 +200,28 @@ type ClientInterface interface {
 	// Corresponds with POST /v1/jobs (the `SubmitJob` operationId).
 	SubmitJob(ctx context.Context, params *SubmitJobParams, body SubmitJobJSONRequestBody, reqEditors ...RequestEditorFn) (*http.Response, error)
 
+	// DryRunJobWithBody What would become of a job if it were submitted now
+	//
+	// The region's allocator answers, by the state that it decides with: the job would start at once and where, or when others have been stopped for
+	// it, or it would wait and why, with the same reason and estimate that a submitted job has. No job is made and nothing is kept for it, so the
+	// answer is of its moment: what is submitted, released or breaks after that is not in it.
+	//
+	// Takes any type of body and a specified content type.
+	//
+	// Corresponds with POST /v1/jobs/actions/dry-run (the `DryRunJob` operationId).
+	DryRunJobWithBody(ctx context.Context, contentType string, body io.Reader, reqEditors ...RequestEditorFn) (*http.Response, error)
+
+	// DryRunJob What would become of a job if it were submitted now
+	//
+	// The region's allocator answers, by the state that it decides with: the job would start at once and where, or when others have been stopped for
+	// it, or it would wait and why, with the same reason and estimate that a submitted job has. No job is made and nothing is kept for it, so the
+	// answer is of its moment: what is submitted, released or breaks after that is not in it.
+	//
+	// Takes a body of the `application/json` content type.
+	//
+	// Corresponds with POST /v1/jobs/actions/dry-run (the `DryRunJob` operationId).
+	DryRunJob(ctx context.Context, body DryRunJobJSONRequestBody, reqEditors ...RequestEditorFn) (*http.Response, error)
+
 	// GetJob One job
 	//
 	// Corresponds with GET /v1/jobs/{job} (the `GetJob` operationId).
@@ -1089,6 +1111,48 @@ func (c *Client) SubmitJobWithBody(ctx context.Context, params *SubmitJobParams,
 // Corresponds with POST /v1/jobs (the `SubmitJob` operationId).
 func (c *Client) SubmitJob(ctx context.Context, params *SubmitJobParams, body SubmitJobJSONRequestBody, reqEditors ...RequestEditorFn) (*http.Response, error) {
 	req, err := NewSubmitJobRequest(c.Server, params, body)
+	if err != nil {
+		return nil, err
+	}
+	req = req.WithContext(ctx)
+	if err := c.applyEditors(ctx, req, reqEditors); err != nil {
+		return nil, err
+	}
+	return c.Client.Do(req)
+}
+
+// DryRunJobWithBody What would become of a job if it were submitted now
+//
+// The region's allocator answers, by the state that it decides with: the job would start at once and where, or when others have been stopped for
+// it, or it would wait and why, with the same reason and estimate that a submitted job has. No job is made and nothing is kept for it, so the
+// answer is of its moment: what is submitted, released or breaks after that is not in it.
+//
+// Takes any type of body and a specified content type.
+//
+// Corresponds with POST /v1/jobs/actions/dry-run (the `DryRunJob` operationId).
+func (c *Client) DryRunJobWithBody(ctx context.Context, contentType string, body io.Reader, reqEditors ...RequestEditorFn) (*http.Response, error) {
+	req, err := NewDryRunJobRequestWithBody(c.Server, contentType, body)
+	if err != nil {
+		return nil, err
+	}
+	req = req.WithContext(ctx)
+	if err := c.applyEditors(ctx, req, reqEditors); err != nil {
+		return nil, err
+	}
+	return c.Client.Do(req)
+}
+
+// DryRunJob What would become of a job if it were submitted now
+//
+// The region's allocator answers, by the state that it decides with: the job would start at once and where, or when others have been stopped for
+// it, or it would wait and why, with the same reason and estimate that a submitted job has. No job is made and nothing is kept for it, so the
+// answer is of its moment: what is submitted, released or breaks after that is not in it.
+//
+// Takes a body of the `application/json` content type.
+//
+// Corresponds with POST /v1/jobs/actions/dry-run (the `DryRunJob` operationId).
+func (c *Client) DryRunJob(ctx context.Context, body DryRunJobJSONRequestBody, reqEditors ...RequestEditorFn) (*http.Response, error) {
+	req, err := NewDryRunJobRequest(c.Server, body)
 	if err != nil {
 		return nil, err
 	}
@@ -3610,6 +3674,46 @@ func NewSubmitJobRequestWithBody(server string, params *SubmitJobParams, content
 		}
 
 	}
+
+	return req, nil
+}
+
+// NewDryRunJobRequest calls the generic DryRunJob builder with application/json body
+func NewDryRunJobRequest(server string, body DryRunJobJSONRequestBody) (*http.Request, error) {
+	var bodyReader io.Reader
+	buf, err := json.Marshal(body)
+	if err != nil {
+		return nil, err
+	}
+	bodyReader = bytes.NewReader(buf)
+	return NewDryRunJobRequestWithBody(server, "application/json", bodyReader)
+}
+
+// NewDryRunJobRequestWithBody constructs an http.Request for the DryRunJob method, with any body, and a specified content type
+func NewDryRunJobRequestWithBody(server string, contentType string, body io.Reader) (*http.Request, error) {
+	var err error
+
+	serverURL, err := url.Parse(server)
+	if err != nil {
+		return nil, err
+	}
+
+	operationPath := fmt.Sprintf("/v1/jobs/actions/dry-run")
+	if operationPath[0] == '/' {
+		operationPath = "." + operationPath
+	}
+
+	queryURL, err := serverURL.Parse(operationPath)
+	if err != nil {
+		return nil, err
+	}
+
+	req, err := http.NewRequest(http.MethodPost, queryURL.String(), body)
+	if err != nil {
+		return nil, err
+	}
+
+	req.Header.Add("Content-Type", contentType)
 
 	return req, nil
 }
@@ -7153,6 +7257,28 @@ type ClientWithResponsesInterface interface {
 	// Corresponds with POST /v1/jobs (the `SubmitJob` operationId).
 	SubmitJobWithResponse(ctx context.Context, params *SubmitJobParams, body SubmitJobJSONRequestBody, reqEditors ...RequestEditorFn) (*SubmitJobResponse, error)
 
+	// DryRunJobWithBodyWithResponse What would become of a job if it were submitted now
+	//
+	// The region's allocator answers, by the state that it decides with: the job would start at once and where, or when others have been stopped for
+	// it, or it would wait and why, with the same reason and estimate that a submitted job has. No job is made and nothing is kept for it, so the
+	// answer is of its moment: what is submitted, released or breaks after that is not in it.
+	//
+	// Takes any type of body and a specified content type, and returns a wrapper object for the known response body format(s).
+	//
+	// Corresponds with POST /v1/jobs/actions/dry-run (the `DryRunJob` operationId).
+	DryRunJobWithBodyWithResponse(ctx context.Context, contentType string, body io.Reader, reqEditors ...RequestEditorFn) (*DryRunJobResponse, error)
+
+	// DryRunJobWithResponse What would become of a job if it were submitted now
+	//
+	// The region's allocator answers, by the state that it decides with: the job would start at once and where, or when others have been stopped for
+	// it, or it would wait and why, with the same reason and estimate that a submitted job has. No job is made and nothing is kept for it, so the
+	// answer is of its moment: what is submitted, released or breaks after that is not in it.
+	//
+	// Takes a body of the `application/json` content type, and returns a wrapper object for the known response body format(s).
+	//
+	// Corresponds with POST /v1/jobs/actions/dry-run (the `DryRunJob` operationId).
+	DryRunJobWithResponse(ctx context.Context, body DryRunJobJSONRequestBody, reqEditors ...RequestEditorFn) (*DryRunJobResponse, error)
+
 	// GetJobWithResponse One job
 	//
 	// Returns a wrapper object for the known response body format(s).
@@ -8572,6 +8698,54 @@ func (r SubmitJobResponse) StatusCode() int {
 
 // ContentType is a convenience method to retrieve the Content-Type value from the HTTP response headers
 func (r SubmitJobResponse) ContentType() string {
+	if r.HTTPResponse != nil {
+		return r.HTTPResponse.Header.Get("Content-Type")
+	}
+	return ""
+}
+
+type DryRunJobResponse struct {
+	Body         []byte
+	HTTPResponse *http.Response
+	// JSON200 the response for an HTTP 200 `application/json` response
+	JSON200 *DryRun
+	// ApplicationproblemJSONDefault the response for an HTTP default `application/problem+json` response
+	ApplicationproblemJSONDefault *Problem
+}
+
+// GetJSON200 returns the response for an HTTP 200 `application/json` response
+func (r DryRunJobResponse) GetJSON200() *DryRun {
+	return r.JSON200
+}
+
+// GetApplicationproblemJSONDefault returns the response for an HTTP default `application/problem+json` response
+func (r DryRunJobResponse) GetApplicationproblemJSONDefault() *Problem {
+	return r.ApplicationproblemJSONDefault
+}
+
+// GetBody returns the raw response body bytes
+func (r DryRunJobResponse) GetBody() []byte {
+	return r.Body
+}
+
+// Status returns HTTPResponse.Status
+func (r DryRunJobResponse) Status() string {
+	if r.HTTPResponse != nil {
+		return r.HTTPResponse.Status
+	}
+	return http.StatusText(0)
+}
+
+// StatusCode returns HTTPResponse.StatusCode
+func (r DryRunJobResponse) StatusCode() int {
+	if r.HTTPResponse != nil {
+		return r.HTTPResponse.StatusCode
+	}
+	return 0
+}
+
+// ContentType is a convenience method to retrieve the Content-Type value from the HTTP response headers
+func (r DryRunJobResponse) ContentType() string {
 	if r.HTTPResponse != nil {
 		return r.HTTPResponse.Header.Get("Content-Type")
 	}
@@ -12122,6 +12296,40 @@ func (c *ClientWithResponses) SubmitJobWithResponse(ctx context.Context, params 
 	return ParseSubmitJobResponse(rsp)
 }
 
+// DryRunJobWithBodyWithResponse What would become of a job if it were submitted now
+//
+// The region's allocator answers, by the state that it decides with: the job would start at once and where, or when others have been stopped for
+// it, or it would wait and why, with the same reason and estimate that a submitted job has. No job is made and nothing is kept for it, so the
+// answer is of its moment: what is submitted, released or breaks after that is not in it.
+//
+// Takes any type of body and a specified content type, and returns a wrapper object for the known response body format(s).
+//
+// Corresponds with POST /v1/jobs/actions/dry-run (the `DryRunJob` operationId).
+func (c *ClientWithResponses) DryRunJobWithBodyWithResponse(ctx context.Context, contentType string, body io.Reader, reqEditors ...RequestEditorFn) (*DryRunJobResponse, error) {
+	rsp, err := c.DryRunJobWithBody(ctx, contentType, body, reqEditors...)
+	if err != nil {
+		return nil, err
+	}
+	return ParseDryRunJobResponse(rsp)
+}
+
+// DryRunJobWithResponse What would become of a job if it were submitted now
+//
+// The region's allocator answers, by the state that it decides with: the job would start at once and where, or when others have been stopped for
+// it, or it would wait and why, with the same reason and estimate that a submitted job has. No job is made and nothing is kept for it, so the
+// answer is of its moment: what is submitted, released or breaks after that is not in it.
+//
+// Takes a body of the `application/json` content type, and returns a wrapper object for the known response body format(s).
+//
+// Corresponds with POST /v1/jobs/actions/dry-run (the `DryRunJob` operationId).
+func (c *ClientWithResponses) DryRunJobWithResponse(ctx context.Context, body DryRunJobJSONRequestBody, reqEditors ...RequestEditorFn) (*DryRunJobResponse, error) {
+	rsp, err := c.DryRunJob(ctx, body, reqEditors...)
+	if err != nil {
+		return nil, err
+	}
+	return ParseDryRunJobResponse(rsp)
+}
+
 // GetJobWithResponse One job
 //
 // Returns a wrapper object for the known response body format(s).
@@ -13875,6 +14083,39 @@ func ParseSubmitJobResponse(rsp *http.Response) (*SubmitJobResponse, error) {
 			return nil, err
 		}
 		response.JSON201 = &dest
+
+	case strings.Contains(rsp.Header.Get("Content-Type"), "json") && true:
+		var dest Problem
+		if err := json.Unmarshal(bodyBytes, &dest); err != nil {
+			return nil, err
+		}
+		response.ApplicationproblemJSONDefault = &dest
+
+	}
+
+	return response, nil
+}
+
+// ParseDryRunJobResponse parses an HTTP response from a DryRunJobWithResponse call
+func ParseDryRunJobResponse(rsp *http.Response) (*DryRunJobResponse, error) {
+	bodyBytes, err := io.ReadAll(rsp.Body)
+	defer func() { _ = rsp.Body.Close() }()
+	if err != nil {
+		return nil, err
+	}
+
+	response := &DryRunJobResponse{
+		Body:         bodyBytes,
+		HTTPResponse: rsp,
+	}
+
+	switch {
+	case strings.Contains(rsp.Header.Get("Content-Type"), "json") && rsp.StatusCode == 200:
+		var dest DryRun
+		if err := json.Unmarshal(bodyBytes, &dest); err != nil {
+			return nil, err
+		}
+		response.JSON200 = &dest
 
 	case strings.Contains(rsp.Header.Get("Content-Type"), "json") && true:
 		var dest Problem

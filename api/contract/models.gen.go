@@ -11,6 +11,24 @@ import (
 	"gpupool/schema/usage"
 )
 
+// Defines values for DryRunVictimWhy.
+const (
+	Priority DryRunVictimWhy = "priority"
+	Reclaim  DryRunVictimWhy = "reclaim"
+)
+
+// Valid indicates whether the value is a known member of the DryRunVictimWhy enum.
+func (e DryRunVictimWhy) Valid() bool {
+	switch e {
+	case Priority:
+		return true
+	case Reclaim:
+		return true
+	default:
+		return false
+	}
+}
+
 // Accelerator defines model for Accelerator.
 type Accelerator = schema.Accelerator
 
@@ -263,6 +281,67 @@ type Dependency = schema.Dependency
 
 // Document Any JSON
 type Document = json.RawMessage
+
+// DryRun defines model for DryRun.
+type DryRun struct {
+	// At The moment that the answer is of
+	At Moment `json:"at"`
+
+	// Cycle The allocator's last before it
+	Cycle int64 `json:"cycle"`
+
+	// Places What it would be given, where it starts
+	Places []DryRunPlace `json:"places"`
+
+	// Priority That it would have after the caps of its tenant and project
+	Priority int `json:"priority"`
+
+	// Reason Why it would wait, where it does not start at once
+	Reason *schema.ReasonDoc `json:"reason,omitempty"`
+	Region string            `json:"region"`
+
+	// Starts At once, with nobody stopped for it
+	Starts bool `json:"starts"`
+
+	// TimeLimitMs That it would have; 0 = none
+	TimeLimitMs int64 `json:"time_limit_ms"`
+
+	// Victims Who would be stopped for it; it starts once they have ended
+	Victims []DryRunVictim `json:"victims"`
+}
+
+// DryRunPlace defines model for DryRunPlace.
+type DryRunPlace struct {
+	// Server Its name
+	Server string `json:"server"`
+
+	// Slots Where its accelerators sit
+	Slots []string `json:"slots"`
+}
+
+// DryRunVictim defines model for DryRunVictim.
+type DryRunVictim struct {
+	Accelerators int `json:"accelerators"`
+
+	// GraceUntil When it would be ended at the latest
+	GraceUntil Moment `json:"grace_until"`
+
+	// Job Its id, or words where it is another tenant's
+	Job string `json:"job"`
+
+	// LostGpuMs Accelerator time since it last saved its work, or since its start
+	LostGpuMs int64  `json:"lost_gpu_ms"`
+	Name      string `json:"name"`
+
+	// Tenant Empty where it is another one
+	Tenant string `json:"tenant"`
+
+	// Why It is of a lower priority, or runs on capacity that is guaranteed to others
+	Why DryRunVictimWhy `json:"why"`
+}
+
+// DryRunVictimWhy It is of a lower priority, or runs on capacity that is guaranteed to others
+type DryRunVictimWhy string
 
 // Event defines model for Event.
 type Event = schema.Event
@@ -1454,6 +1533,9 @@ type SetChargingJSONRequestBody = Charging
 
 // SubmitJobJSONRequestBody defines body for SubmitJob for application/json ContentType.
 type SubmitJobJSONRequestBody = NewJob
+
+// DryRunJobJSONRequestBody defines body for DryRunJob for application/json ContentType.
+type DryRunJobJSONRequestBody = NewJob
 
 // SetTimeLimitJSONRequestBody defines body for SetTimeLimit for application/json ContentType.
 type SetTimeLimitJSONRequestBody = TimeLimit

@@ -58,6 +58,9 @@ type ServerInterface interface {
 	// SubmitJob Submit a job
 	// (POST /v1/jobs)
 	SubmitJob(c *gin.Context, params SubmitJobParams)
+	// DryRunJob What would become of a job if it were submitted now
+	// (POST /v1/jobs/actions/dry-run)
+	DryRunJob(c *gin.Context)
 	// GetJob One job
 	// (GET /v1/jobs/{job})
 	GetJob(c *gin.Context, job TheJob, params GetJobParams)
@@ -826,6 +829,19 @@ func (siw *ServerInterfaceWrapper) SubmitJob(c *gin.Context) {
 	}
 
 	siw.Handler.SubmitJob(c, params)
+}
+
+// DryRunJob operation middleware
+func (siw *ServerInterfaceWrapper) DryRunJob(c *gin.Context) {
+
+	for _, middleware := range siw.HandlerMiddlewares {
+		middleware(c)
+		if c.IsAborted() {
+			return
+		}
+	}
+
+	siw.Handler.DryRunJob(c)
 }
 
 // GetJob operation middleware
@@ -2803,6 +2819,7 @@ func RegisterHandlersWithOptions(router gin.IRouter, si ServerInterface, options
 	router.POST(options.BaseURL+"/v1/repairs/:repair/actions/done", wrapper.FinishRepair)
 	router.GET(options.BaseURL+"/v1/jobs", wrapper.ListJobs)
 	router.POST(options.BaseURL+"/v1/jobs", wrapper.SubmitJob)
+	router.POST(options.BaseURL+"/v1/jobs/actions/dry-run", wrapper.DryRunJob)
 	router.GET(options.BaseURL+"/v1/jobs/:job", wrapper.GetJob)
 	router.GET(options.BaseURL+"/v1/jobs/:job/attempts", wrapper.ListAttempts)
 	router.GET(options.BaseURL+"/v1/jobs/:job/events", wrapper.ListJobEvents)

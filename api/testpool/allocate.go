@@ -15,8 +15,9 @@ import (
 // allocate starts what fits, first come first served, says CAPACITY of what doesn't, and runs what was started. It
 // reads everything anew at each change: enough for a test's handful of jobs.
 func (p *Pool) allocate(ctx context.Context) {
-	w := p.Store.Watch(store.TopicAll)
+	w, asked := p.Store.Watch(store.TopicAll), p.Store.Watch(store.TopicDryRuns(Region))
 	defer w.Close()
+	defer asked.Close()
 	told := map[string]int{} // job -> the free accelerators its reason was last told with
 	for cycle := int64(1); ; cycle++ {
 		if err := p.cycle(ctx, cycle, told); err != nil && ctx.Err() == nil {
@@ -24,6 +25,7 @@ func (p *Pool) allocate(ctx context.Context) {
 		}
 		select {
 		case <-w.C:
+		case <-asked.C:
 		case <-ctx.Done():
 			return
 		}
@@ -53,6 +55,9 @@ func (p *Pool) cycle(ctx context.Context, number int64, told map[string]int) err
 		if err := p.run(ctx, l); err != nil {
 			return err
 		}
+	}
+	if err := p.dryRuns(ctx, number, nodes, held); err != nil {
+		return err
 	}
 	jobs, err := p.Store.QueuedJobs(ctx, Region, nil)
 	if err != nil || len(jobs) == 0 {
@@ -85,6 +90,29 @@ func (p *Pool) cycle(ctx context.Context, number int64, told map[string]int) err
 	}
 	_, err = p.Store.CommitCycle(ctx, Region, p.epoch, c)
 	return err
+}
+
+// dryRuns says of each job that is asked about whether it would fit now.
+func (p *Pool) dryRuns(ctx context.Context, cycle int64, nodes []store.Node, held map[string]bool) error {
+	asked, err := p.Store.DryRuns(ctx, Region)
+	if err != nil {
+		return err
+	}
+	for _, q := range asked {
+		places, free := fit(q.Job, nodes, held)
+		a := store.DryRunAnswer{At: p.Store.Now(), Cycle: cycle, Starts: len(places) == q.Job.Nodes}
+		if a.Starts {
+			a.Places = places
+		} else {
+			need := q.Job.Accelerators()
+			why := p.reason(q.Job, cycle, schema.ReasonCapacity, "wait", map[string]any{"free": free, "needed": need}, fmt.Sprintf("%d more accelerators of %s are free", need-free, q.Job.Model))
+			a.Reason = &why
+		}
+		if err := p.Store.AnswerDryRun(ctx, q.ID, a); err != nil {
+			return err
+		}
+	}
+	return nil
 }
 
 func (p *Pool) reason(j schema.Job, cycle int64, code schema.ReasonCode, class string, detail map[string]any, clears string) schema.ReasonDoc {

@@ -147,17 +147,6 @@ func (s *Store) SubmitJob(ctx context.Context, by, idempotencyKey, bodyHash stri
 	if err := in.check(); err != nil {
 		return job, false, err
 	}
-	command, err := json.Marshal(in.Command)
-	if err != nil {
-		return job, false, err
-	}
-	if in.Env == nil {
-		in.Env = map[string]string{}
-	}
-	env, err := json.Marshal(in.Env)
-	if err != nil {
-		return job, false, err
-	}
 	err = s.Write(ctx, func(tx *Tx) error {
 		job, created = schema.Job{}, false
 		id := NewID("job", tx.now)
@@ -177,71 +166,90 @@ func (s *Store) SubmitJob(ctx context.Context, by, idempotencyKey, bodyHash stri
 				return one(tx.db.Where("id = ?", row.Result).Take(&job).Error, "job", row.Result)
 			}
 		}
-		var tenant schema.Tenant
-		if err := one(tx.db.Where("name = ?", in.Tenant).Take(&tenant).Error, "tenant", in.Tenant); err != nil {
+		if job, err = tx.newJob(by, in); err != nil {
 			return err
 		}
-		var projects int64
-		if err := tx.db.Raw("SELECT count(*) FROM projects WHERE tenant = ? AND name = ?", in.Tenant, in.Project).Scan(&projects).Error; err != nil {
+		job.ID = id
+		if err := tx.db.Raw("UPDATE job_seq SET seq = seq + 1 WHERE one = 1 RETURNING seq").Scan(&job.Seq).Error; err != nil {
 			return err
 		}
-		if projects == 0 {
-			return &schema.Error{Code: schema.CodeInvalid, Field: "project", Message: fmt.Sprintf("tenant %s has no project %q", in.Tenant, in.Project), Hint: "a tenant admin makes it"}
-		}
-		var spec schema.Spec
-		db := tx.db
-		if s.postgres { // it can't be deleted before this job is seen
-			db = db.Clauses(clause.Locking{Strength: "KEY SHARE"})
-		}
-		if err := db.Where("name = ?", in.Spec).Take(&spec).Error; err != nil {
-			if !isNoRows(err) {
-				return err
-			}
-			return tx.unknownSpec(in.Spec)
-		}
-		if spec.RetiredAt != 0 && spec.RetiredAt <= tx.now {
-			return &schema.Error{Code: schema.CodeInvalid, Field: "spec", Message: fmt.Sprintf("%q is retired since %s", in.Spec, spec.RetiredAt), Hint: "list the specs and choose another"}
-		}
-		limit, err := limitOf(spec, in.TimeLimit)
-		if err != nil {
-			return err
-		}
-		for i, d := range in.DependsOn {
-			var n int64
-			if err := tx.db.Raw("SELECT count(*) FROM jobs WHERE id = ? AND tenant = ?", d.Job, in.Tenant).Scan(&n).Error; err != nil {
-				return err
-			}
-			if n == 0 {
-				return schema.Invalid(fmt.Sprintf("depends_on[%d].job", i), d.Job, "a job of tenant "+in.Tenant)
-			}
-		}
-		most, err := tx.priorityCap(in.Tenant, in.Project)
-		if err != nil {
-			return err
-		}
-		region, err := tx.region(in.Region)
-		if err != nil {
-			return err
-		}
-		var seq int64
-		if err := tx.db.Raw("UPDATE job_seq SET seq = seq + 1 WHERE one = 1 RETURNING seq").Scan(&seq).Error; err != nil {
-			return err
-		}
-		heldBy := ""
-		if in.Held {
-			heldBy = by
-		}
-		reason, _ := json.Marshal(schema.ReasonDoc{Code: schema.ReasonNotEvaluated, Class: "in progress", Since: tx.now, EvaluatedAt: tx.now, ClearsWhen: "the allocator's next cycle has seen the job"})
-		job = schema.Job{ID: id, Seq: seq, Tenant: in.Tenant, Project: in.Project, Name: in.Name, Spec: spec.Name, Model: spec.Model, Nodes: in.Nodes, PerNode: spec.Accelerators,
-			Priority: min(in.Priority, most), AskedPriority: in.Priority, Preemptible: in.Preemptible, Same: in.Same, SameRequired: in.SameRequired, Region: region, Command: string(command), Env: string(env), WorkDir: in.WorkDir,
-			TimeLimit: limit.Milliseconds(), MaxQueue: in.MaxQueue.Milliseconds(), Grace: in.Grace.Milliseconds(), NotBefore: in.NotBefore, Held: in.Held, HeldBy: heldBy, RequeueLimit: *in.RequeueLimit,
-			DependsOn: in.DependsOn, Array: in.Array, ArrayLimit: in.ArrayLimit,
-			State: schema.JobQueued, Reason: string(reason), SubmittedBy: by, SubmittedAt: tx.now}
 		created = true
 		tx.Emit(schema.Event{Kind: schema.EventJobSubmitted, Subject: id, Job: id, Tenant: job.Tenant, By: by}, map[string]any{"spec": job.Spec, "nodes": job.Nodes})
 		return tx.db.Create(&job).Error
 	})
 	return job, created, err
+}
+
+// newJob is a job as it is asked for, checked against what there is, but for its id and its place by submit order.
+func (tx *Tx) newJob(by string, in NewJob) (job schema.Job, err error) {
+	command, err := json.Marshal(in.Command)
+	if err != nil {
+		return job, err
+	}
+	if in.Env == nil {
+		in.Env = map[string]string{}
+	}
+	env, err := json.Marshal(in.Env)
+	if err != nil {
+		return job, err
+	}
+	var tenant schema.Tenant
+	if err := one(tx.db.Where("name = ?", in.Tenant).Take(&tenant).Error, "tenant", in.Tenant); err != nil {
+		return job, err
+	}
+	var projects int64
+	if err := tx.db.Raw("SELECT count(*) FROM projects WHERE tenant = ? AND name = ?", in.Tenant, in.Project).Scan(&projects).Error; err != nil {
+		return job, err
+	}
+	if projects == 0 {
+		return job, &schema.Error{Code: schema.CodeInvalid, Field: "project", Message: fmt.Sprintf("tenant %s has no project %q", in.Tenant, in.Project), Hint: "a tenant admin makes it"}
+	}
+	var spec schema.Spec
+	db := tx.db
+	if tx.s.postgres { // it can't be deleted before this job is seen
+		db = db.Clauses(clause.Locking{Strength: "KEY SHARE"})
+	}
+	if err := db.Where("name = ?", in.Spec).Take(&spec).Error; err != nil {
+		if !isNoRows(err) {
+			return job, err
+		}
+		return job, tx.unknownSpec(in.Spec)
+	}
+	if spec.RetiredAt != 0 && spec.RetiredAt <= tx.now {
+		return job, &schema.Error{Code: schema.CodeInvalid, Field: "spec", Message: fmt.Sprintf("%q is retired since %s", in.Spec, spec.RetiredAt), Hint: "list the specs and choose another"}
+	}
+	limit, err := limitOf(spec, in.TimeLimit)
+	if err != nil {
+		return job, err
+	}
+	for i, d := range in.DependsOn {
+		var n int64
+		if err := tx.db.Raw("SELECT count(*) FROM jobs WHERE id = ? AND tenant = ?", d.Job, in.Tenant).Scan(&n).Error; err != nil {
+			return job, err
+		}
+		if n == 0 {
+			return job, schema.Invalid(fmt.Sprintf("depends_on[%d].job", i), d.Job, "a job of tenant "+in.Tenant)
+		}
+	}
+	most, err := tx.priorityCap(in.Tenant, in.Project)
+	if err != nil {
+		return job, err
+	}
+	region, err := tx.region(in.Region)
+	if err != nil {
+		return job, err
+	}
+	heldBy := ""
+	if in.Held {
+		heldBy = by
+	}
+	reason, _ := json.Marshal(schema.ReasonDoc{Code: schema.ReasonNotEvaluated, Class: "in progress", Since: tx.now, EvaluatedAt: tx.now, ClearsWhen: "the allocator's next cycle has seen the job"})
+	job = schema.Job{Tenant: in.Tenant, Project: in.Project, Name: in.Name, Spec: spec.Name, Model: spec.Model, Nodes: in.Nodes, PerNode: spec.Accelerators,
+		Priority: min(in.Priority, most), AskedPriority: in.Priority, Preemptible: in.Preemptible, Same: in.Same, SameRequired: in.SameRequired, Region: region, Command: string(command), Env: string(env), WorkDir: in.WorkDir,
+		TimeLimit: limit.Milliseconds(), MaxQueue: in.MaxQueue.Milliseconds(), Grace: in.Grace.Milliseconds(), NotBefore: in.NotBefore, Held: in.Held, HeldBy: heldBy, RequeueLimit: *in.RequeueLimit,
+		DependsOn: in.DependsOn, Array: in.Array, ArrayLimit: in.ArrayLimit,
+		State: schema.JobQueued, Reason: string(reason), SubmittedBy: by, SubmittedAt: tx.now}
+	return job, nil
 }
 
 // limitOf is the time limit of a job of a spec that asks for one, or with 0 for none.

@@ -418,11 +418,10 @@ func (s *State) behindDetail(j *job) (Detail, []Blocker, string) {
 			d["held_for"] = held
 		}
 	}
-	jobs := "job"
-	if ahead.jobs != 1 {
-		jobs = "jobs"
+	if ahead.jobs == 1 {
+		return d, blockers, "the job ahead has started or left the queue"
 	}
-	return d, blockers, fmt.Sprintf("the %d %s ahead have started or left the queue", ahead.jobs, jobs)
+	return d, blockers, fmt.Sprintf("the %d jobs ahead have started or left the queue", ahead.jobs)
 }
 
 func (s *State) capacityDetail(j *job, code Code) (Detail, []Blocker, string) {

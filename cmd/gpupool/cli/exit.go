@@ -20,6 +20,7 @@ const (
 	ExitStopped      = 20 // an onboarding stopped with a failure and waits for a person
 	ExitWaitOver     = 21 // --timeout passed before what was waited for came
 	ExitUnbalanced   = 22 // usage audit: the books are not what the events tell
+	ExitWouldWait    = 23 // job submit --dry-run: the job would wait
 	ExitInterrupted  = 130
 )
 
@@ -42,6 +43,7 @@ var exitDocs = []struct {
 	{ExitStopped, "an onboarding stopped with a failure; the message says which step and what can be done"},
 	{ExitWaitOver, "the time given with --timeout passed first"},
 	{ExitUnbalanced, "usage audit found a difference between the books and the events"},
+	{ExitWouldWait, "job submit --dry-run: the job would wait"},
 	{ExitInterrupted, "interrupted from the keyboard; what was started goes on in the pool"},
 }
 

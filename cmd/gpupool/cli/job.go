@@ -66,14 +66,13 @@ func (r *request) flags(cmd *cobra.Command) {
 	required(cmd, "spec")
 }
 
-// submit sends the job. Where no key was given one is made, so that trying again after a lost answer is one job.
-func (r *request) submit(cmd *cobra.Command, c *client.Client, command []string) (contract.Job, error) {
+// complete makes the request of the flags and the command.
+func (r *request) complete(command []string) (err error) {
 	if len(command) == 0 {
-		return contract.Job{}, usageError{fmt.Errorf("needs the command after --, such as: -- python train.py")}
+		return usageError{fmt.Errorf("needs the command after --, such as: -- python train.py")}
 	}
-	var err error
 	if r.in.Env, err = environment(r.env); err != nil {
-		return contract.Job{}, err
+		return err
 	}
 	r.in.Command, r.in.Nodes = command, &r.nodes
 	r.in.TimeLimitMs, r.in.MaxQueueMs, r.in.GraceMs, r.in.NotBefore = r.limit.ms, r.maxQueue.ms, r.grace.ms, r.notBefore.at
@@ -87,6 +86,14 @@ func (r *request) submit(cmd *cobra.Command, c *client.Client, command []string)
 	if r.requeues >= 0 {
 		r.in.RequeueLimit = &r.requeues
 	}
+	return nil
+}
+
+// submit sends the job. Where no key was given one is made, so that trying again after a lost answer is one job.
+func (r *request) submit(cmd *cobra.Command, c *client.Client, command []string) (contract.Job, error) {
+	if err := r.complete(command); err != nil {
+		return contract.Job{}, err
+	}
 	key := r.key
 	if key == "" {
 		key = "cli-" + ulid.Make().String()
@@ -98,18 +105,25 @@ func (r *request) submit(cmd *cobra.Command, c *client.Client, command []string)
 
 func (a *app) jobSubmit() *cobra.Command {
 	var r request
-	var detach bool
+	var detach, dry bool
 	cmd := &cobra.Command{
 		Use:   "submit --spec SPEC [flags] -- COMMAND [ARG...]",
 		Short: "Submit a job, and watch until it starts",
 		Long: `Submit a job. Its id is the first line; then the wait is shown with its reasons until the job runs. Ctrl-C leaves the
-watch and not the job. With --detach, or -o json, it returns at once.`,
+watch and not the job. With --detach, or -o json, it returns at once.
+
+With --dry-run nothing is submitted: the region's allocator says what would become of the job at this moment, where it
+would run or why it would wait. The exit code is 0 where it would start at once or once others have been stopped for it,
+and 23 where it would wait.`,
 		Example: `  gpupool job submit --spec h100x8 --nodes 2 --time-limit 6h -- torchrun train.py
   gpupool job submit --spec h100x1 --detach -o json -- python eval.py`,
 		RunE: func(cmd *cobra.Command, args []string) error {
 			c, err := a.connect()
 			if err != nil {
 				return err
+			}
+			if dry {
+				return a.dryRun(cmd, c, &r, args)
 			}
 			j, err := r.submit(cmd, c, args)
 			if err != nil {
@@ -131,6 +145,7 @@ watch and not the job. With --detach, or -o json, it returns at once.`,
 	}
 	r.flags(cmd)
 	cmd.Flags().BoolVar(&detach, "detach", false, "return at once")
+	cmd.Flags().BoolVar(&dry, "dry-run", false, "submit nothing: say what would become of the job now")
 	return cmd
 }
 
@@ -343,17 +358,21 @@ func (a *app) jobWhy() *cobra.Command {
 			}
 			why := words.Reason(*j.Reason, now)
 			f.put("Waits since", words.Clock(j.Reason.Since, now)+" ("+words.Ago(j.Reason.Since, now)+")")
-			f.put("Because", string(why.Code)+": "+why.Headline)
-			f.put("Who can act", classWords(why.Class))
-			f.put("Clears when", why.Clears)
-			f.put("Position", why.Position)
-			f.put("Start", why.Start)
-			f.put("In the way", strings.Join(why.Blockers, "\n"))
-			f.put("Also", strings.Join(why.Also, "\n"))
+			putWhy(f, why)
 			f.put("As of", fmt.Sprintf("cycle %d, %s", j.Reason.Cycle, words.Ago(j.Reason.EvaluatedAt, now)))
 			return nil
 		},
 	}
+}
+
+func putWhy(f fields, why words.Why) {
+	f.put("Because", string(why.Code)+": "+why.Headline)
+	f.put("Who can act", classWords(why.Class))
+	f.put("Clears when", why.Clears)
+	f.put("Position", why.Position)
+	f.put("Start", why.Start)
+	f.put("In the way", strings.Join(why.Blockers, "\n"))
+	f.put("Also", strings.Join(why.Also, "\n"))
 }
 
 func classWords(class string) string {
