@@ -57,7 +57,7 @@ netns: ## the boot service with other people's clients and firmware, in network 
 	@deploy/packages.sh netns
 	go test -count 1 -tags netns -timeout 20m -v $(if $(RUN),-run '$(RUN)') ./pxe/realclients
 
-bench: binary ## measure; ONLY=group for one of system, engine, pxe, commit, ...; writes build/bench.json
+bench: binary ## measure; ONLY=group for one of system, engine, pxe, bmc, commit, ...; writes build/bench.json
 	@[ "$(ONLY)" != pxe ] || deploy/packages.sh netns
 	@[ "$(ONLY)" = commit ] || build/gpupool bench $(if $(ONLY),--only $(ONLY)) --json build/bench.json
 	@[ -n "$(filter-out commit,$(ONLY))" ] || go test -run '^$$' -bench Commit -benchtime 1x ./activities/allocator

@@ -123,3 +123,16 @@ func (s *Server) TrustBMCKey(c *gin.Context, id contract.TheServer) {
 	out, err := s.bmcOf(ctx, id)
 	s.done(c, http.StatusOK, out, err)
 }
+
+// heardBMC takes an event that a BMC pushes. What it says is a hint to look, and not read: evidence is what the look shows.
+func (s *Server) heardBMC(c *gin.Context) {
+	err := s.c.Store.HeardBMC(c.Request.Context(), c.Param("server"), c.Param("secret"))
+	switch {
+	case schema.Is(err, schema.CodeNotFound):
+		s.fail(c, s.auth.Failed("bmc "+c.ClientIP(), "no BMC pushes events to this address"))
+	case err != nil:
+		s.fail(c, err)
+	default:
+		c.Status(http.StatusNoContent)
+	}
+}

@@ -16,6 +16,7 @@ import (
 
 	"gpupool/api/auth"
 	"gpupool/api/contract"
+	"gpupool/schema"
 	"gpupool/schema/agentproto"
 	"gpupool/schema/secret"
 	"gpupool/schema/store"
@@ -149,6 +150,7 @@ func (s *Server) routes() (*gin.Engine, error) {
 	e.GET("/metrics", s.serveMetrics)
 	e.GET("/openapi.yaml", s.serveContract)
 	s.agentRoutes(e)
+	e.POST(schema.PathBMCEvents+"/:server/:secret", s.heardBMC)
 	if s.c.Console != nil {
 		pages := gin.WrapH(s.c.Console(e, s.auth))
 		e.GET("/", pages)

@@ -2,6 +2,9 @@ package schema
 
 import "encoding/json"
 
+// PathBMCEvents is where BMCs push events to, below the API's address: /bmc-events/SERVER/SECRET.
+const PathBMCEvents = "/bmc-events"
+
 // BMCVerb is what an operator can ask of a server's BMC.
 type BMCVerb string
 

@@ -4,6 +4,7 @@ import (
 	"encoding/json"
 	"fmt"
 	"log/slog"
+	"net"
 	"strings"
 	"testing"
 	"time"
@@ -166,5 +167,69 @@ func TestBMCsAreOperatedAndWatchedByTheWholeProcess(t *testing.T) {
 	}
 	if n := machine.OpenSessions(); n != 1 {
 		t.Errorf("%d sessions", n)
+	}
+}
+
+// A BMC without an event stream is told where to push its events, and what it pushes reaches the watch through the API.
+func TestWhatABMCPushesReachesTheWatch(t *testing.T) {
+	t.Parallel()
+	profile, err := bmc.ByName(bmc.SupermicroMI300X)
+	if err != nil {
+		t.Fatal(err)
+	}
+	machine := bmc.New(profile, bmc.Hooks{}, bmc.WithIdentity(bmc.Identity{Serial: "SN-1"}))
+	if err := machine.Start(); err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() {
+		if err := machine.Close(); err != nil {
+			t.Error(err)
+		}
+	})
+	free, err := net.Listen("tcp", "127.0.0.1:0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	address := free.Addr().String()
+	if err := free.Close(); err != nil {
+		t.Fatal(err)
+	}
+	c, err := config.Load(config.Source{Set: []string{"data_dir=" + t.TempDir(), "regions=eu", "sites=hall-1", "roles=api,worker,allocator", "api.listen=" + address, "durability=normal",
+		"bmc.watch_interval=1s", "bmc.event_url=http://" + address}})
+	if err != nil {
+		t.Fatal(err)
+	}
+	p, err := worker.Start(t.Context(), c, slog.New(slog.NewTextHandler(testLog{t}, &slog.HandlerOptions{Level: slog.LevelWarn})))
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(p.Stop)
+	ring, err := secret.Load(c.Secrets.KeyFile)
+	if err != nil {
+		t.Fatal(err)
+	}
+	ctx, db := t.Context(), p.Store
+	user, password := machine.Credential()
+	n := storetest.NewServer(1, h100, 8)
+	n.Site, n.Region, n.Serial, n.BMCAddress, n.BMCUsername, n.BMCPassword = "hall-1", "eu", "SN-1", machine.URL(), user, password
+	v := storetest.AvailableWith(t, db, ring, n)
+	eventually(t, db, "the BMC knows where to push", func() (bool, error) { return len(machine.Subscriptions()) == 1, nil })
+	if to := machine.Subscriptions()[0]; !strings.HasPrefix(to, "http://"+address+schema.PathBMCEvents+"/"+v.ID+"/") || len(to) < len("http://"+address+schema.PathBMCEvents+"/"+v.ID+"/")+20 {
+		t.Fatalf("it pushes to %s", to)
+	}
+	eventually(t, db, "the watch knows the server", func() (bool, error) {
+		m, err := db.BMCMemories(ctx, "hall-1")
+		return m[v.ID] != nil, err
+	})
+	if _, err := machine.AddLogEntry("/redfish/v1/Systems/UBB/LogServices/EventLog", bmc.Doc{"Message": "OAM_3 Driver Event Message '[XID 79 GPU has fallen off the bus]'", "Severity": "Critical",
+		"MessageArgs": []any{"OAM_3 Driver Event Message"}, "Created": time.Now().UTC().Format(time.RFC3339)}); err != nil {
+		t.Fatal(err)
+	}
+	eventually(t, db, "the event is a fault", func() (bool, error) {
+		list, err := db.Faults(ctx, v.ID)
+		return len(list) == 1 && list[0].Source == "redfish" && list[0].Code == "79", err
+	})
+	if heard, err := db.BMCHeard(ctx, v.ID); err != nil || heard == 0 {
+		t.Fatalf("heard at %v, %v: the fault came by polling", heard, err)
 	}
 }

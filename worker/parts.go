@@ -60,7 +60,7 @@ func (p *Process) site(ctx context.Context, name string, pool *bmc.Pool) error {
 	logins := credential.NewStore(record.Rows{Store: p.Store}, p.ring)
 	bmc.Register(w, &bmc.Activities{Store: p.Store, Pool: pool, Credential: logins.For, Renew: logins.Rotate})
 	credential.Register(w, &credential.Activities{Store: p.Store, Logins: logins, Pool: pool, After: p.Config.BMC.RotateAfter})
-	watch.Register(w, &watch.Activities{Store: p.Store, Pool: pool, Credential: logins.For,
+	watch.Register(w, &watch.Activities{Store: p.Store, Pool: pool, Credential: logins.For, EventURL: p.Config.BMC.EventURL,
 		Config: watch.Config{Interval: p.Config.BMC.WatchInterval, Events: !p.Config.BMC.PollOnly, Log: p.log.With("part", "watch", "site", name)}})
 	if err := w.Start(); err != nil {
 		return fmt.Errorf("starting the worker of site %s: %w", name, err)

@@ -151,7 +151,7 @@ func newRedactor() (*redactor, error) {
 var identifying = regexp.MustCompile(`(?i)^(.*serialnumber|uuid|.*guid|macaddress|permanentmacaddress|hostname|fqdn|username|assettag|durablename|chassisservicetag|servicetag|nodeid|.*servicetag|emailaddress|contact.*|user)$`)
 
 // dropped are properties whose values say nothing about firmware and may hold secrets.
-var dropped = regexp.MustCompile(`(?i)(password|passphrase|secret|token|privatekey|authenticationkey|encryptionkey|certificatestring|sshkey|publickey|snmp.*community|communitystring)`)
+var dropped = regexp.MustCompile(`(?i)(password|passphrase|secret|token|privatekey|authenticationkey|encryptionkey|certificatestring|^destination$|sshkey|publickey|snmp.*community|communitystring)`)
 
 var (
 	macText = regexp.MustCompile(`(?i)\b([0-9a-f]{2}[:-]){5}[0-9a-f]{2}\b`)

@@ -22,11 +22,7 @@ type Event struct {
 // polling sees the same, later.
 func (c *Client) Events(ctx context.Context, tell func(Event)) (err error) {
 	defer c.conn.named("listen to", &err)
-	root, err := c.conn.root(ctx)
-	if err != nil {
-		return err
-	}
-	service, err := c.conn.get(ctx, orDefault(root.link("EventService"), "/redfish/v1/EventService"))
+	service, err := c.eventService(ctx)
 	if err != nil {
 		return err
 	}

@@ -15,7 +15,9 @@ import (
 // Config is what all BMCs of a pool have in common. The zero value is usable.
 type Config struct {
 	Timing Timing
-	// Rate is how many requests a second one BMC gets, and Burst how many at once; 0 means 50 and 100.
+	// Rate is how many requests a second one BMC gets from this pool, and Burst how many at once; 0 means 50 and 100. It is not
+	// shared between processes: one process of a site watches (workflows.WatchBMCs), and what people and onboarding ask for
+	// beside it is a few dozen requests an act. What a BMC locks out for, logins and silence, is shared: see Shared.
 	Rate  float64
 	Burst int
 	// Shared holds sessions and login budgets; nil keeps them within this pool.

@@ -178,6 +178,15 @@ func (c *conn) withTag(ctx context.Context, method, uri, etag string, body []byt
 	return last
 }
 
+// delete removes a resource. That it is gone already is no error.
+func (c *conn) delete(ctx context.Context, uri string) error {
+	a, err := c.do(ctx, http.MethodDelete, uri, nil, nil)
+	if err != nil || a.status >= 200 && a.status < 300 || a.status == http.StatusNotFound {
+		return err
+	}
+	return c.refusal("", uri, asGofish(a))
+}
+
 // post sends an action. The answer is returned for its Location: an action may become a task.
 func (c *conn) post(ctx context.Context, uri string, payload any, header http.Header) (*answer, error) {
 	body, err := json.Marshal(payload)

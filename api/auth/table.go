@@ -18,7 +18,7 @@ const (
 	TenantAdmin
 	TenantMember
 	TenantViewer
-	Agent  // a server's agent, by its key or its phone-home token
+	Agent  // a server's agent, by its key or its phone-home token; a server's BMC, by the secret in its address
 	Public // anyone, without a credential
 )
 
@@ -143,6 +143,7 @@ var Table = []Rule{
 	{"POST", "/agent/v1/heartbeat", Agent},
 	{"GET", "/agent/v1/tasks", Agent},
 	{"POST", "/agent/v1/report", Agent},
+	{"POST", "/bmc-events/:server/:secret", Agent},
 
 	// The console signs its callers in itself, and reads and does everything by asking the routes above as them.
 	{"GET", "/", Public},

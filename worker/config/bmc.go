@@ -1,12 +1,16 @@
 package config
 
-import "time"
+import (
+	"net/url"
+	"time"
+)
 
 // BMC is how the servers' BMCs are spoken to.
 type BMC struct {
 	CA            string        `yaml:"ca" help:"File with the certificate authorities that sign your BMCs' certificates, PEM. With it nothing is trusted on first use." zero:"none: the first key that a BMC shows is trusted, another needs an operator's word" example:"/etc/gpupool/bmc-ca.pem"`
 	WatchInterval time.Duration `yaml:"watch_interval" help:"Between two looks at a server through its BMC, 1s to 1h. Every fifth look is a long one: accelerators, counters, leaks, logs." zero:"1m" example:"2m"`
 	PollOnly      bool          `yaml:"poll_only" help:"Don't listen to events of BMCs that send them: one connection less to each, and what happens is seen at the next look." zero:"false" example:"true"`
+	EventURL      string        `yaml:"event_url" help:"Base address at which your BMCs reach the API, for those that push events. Each is given an address of its own below it, with a secret. BMCs rarely check certificates." zero:"none: BMCs that offer no event stream are polled" example:"https://10.20.0.5:8443"`
 	RotateAfter   time.Duration `yaml:"rotate_after" help:"Give a BMC account a new password when it has had one for so long, at least 1h." zero:"never: only a factory password, and when an operator says so" example:"2160h"`
 }
 
@@ -18,5 +22,7 @@ func (b *BMC) fill() {
 
 func (b BMC) validate(v *checks) {
 	v.that(b.WatchInterval >= time.Second && b.WatchInterval <= time.Hour, "bmc.watch_interval", b.WatchInterval, "1s to 1h")
+	u, err := url.Parse(b.EventURL)
+	v.that(b.EventURL == "" || err == nil && u.Host != "" && (u.Scheme == "https" || u.Scheme == "http") && u.User == nil && u.RawQuery == "", "bmc.event_url", b.EventURL, "https://host[:port]")
 	v.that(b.RotateAfter == 0 || b.RotateAfter >= time.Hour, "bmc.rotate_after", b.RotateAfter, "at least 1h, or 0 for never")
 }

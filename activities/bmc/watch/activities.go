@@ -2,9 +2,11 @@ package watch
 
 import (
 	"context"
+	"crypto/rand"
 	"errors"
 	"fmt"
 	"log/slog"
+	"strings"
 	"sync"
 	"time"
 
@@ -21,7 +23,9 @@ type Activities struct {
 	Store      *store.Store
 	Pool       *bmc.Pool
 	Credential func(server string) bmc.Credential
-	Config     Config // Sink is ours
+	Config     Config // Sink and Push are ours
+	// EventURL is how BMCs reach the API, to push their events; "" = they are not asked to.
+	EventURL string
 }
 
 // Register adds the activity to a site's worker.
@@ -33,6 +37,8 @@ const (
 	listEvery = 10 * time.Second
 	// sightFor is how long a sighting that didn't change is not written again.
 	sightFor = 5 * time.Minute
+	// takeEvery is how often it is asked for events that BMCs pushed.
+	takeEvery = time.Second
 )
 
 // WatchSite watches the servers of a site that are in the pool, until its context ends or its worker stops: evidence becomes
@@ -65,8 +71,11 @@ func (a *Activities) watch(ctx context.Context, site string) error {
 	if cfg.Log == nil {
 		cfg.Log = slog.Default()
 	}
-	keep := &keeper{store: a.Store, seen: map[string]schema.BMCSighting{}}
+	keep := newKeeper(a.Store)
 	cfg.Sink = keep.sink
+	if a.EventURL != "" {
+		cfg.Push = a.destination
+	}
 	w := New(a.Pool, cfg)
 	if err := a.list(ctx, site, w, keep); err != nil {
 		return err
@@ -75,18 +84,42 @@ func (a *Activities) watch(ctx context.Context, site string) error {
 	ctx, cancel := context.WithCancel(ctx)
 	go func() { ran <- w.Run(ctx) }()
 	defer func() { cancel(); <-ran }()
-	again := time.NewTicker(listEvery)
+	again, take := time.NewTicker(listEvery), time.NewTicker(takeEvery)
 	defer again.Stop()
+	defer take.Stop()
 	for {
 		select {
 		case <-ctx.Done():
 			return context.Cause(ctx)
+		case <-take.C:
+			if a.EventURL == "" {
+				continue
+			}
+			heard, err := a.Store.TakeBMCEvents(ctx, site)
+			if err != nil && ctx.Err() == nil {
+				cfg.Log.WarnContext(ctx, "events that BMCs pushed could not be taken", "site", site, "err", err)
+			}
+			for _, server := range heard {
+				w.ReadNow(server)
+			}
 		case <-again.C:
 			if err := a.list(ctx, site, w, keep); err != nil && ctx.Err() == nil {
 				cfg.Log.WarnContext(ctx, "the servers to watch could not be listed; those known are watched on", "site", site, "err", err)
 			}
 		}
 	}
+}
+
+// destination is where a server's BMC pushes its events: below the API's address, with a secret that only it is told.
+func (a *Activities) destination(ctx context.Context, server, have string) (string, error) {
+	base := strings.TrimRight(a.EventURL, "/") + schema.PathBMCEvents + "/" + server + "/"
+	if secret, ok := strings.CutPrefix(have, base); ok {
+		if holds, err := a.Store.BMCListens(ctx, server, secret); err != nil || holds {
+			return have, err
+		}
+	}
+	secret := rand.Text()
+	return base + secret, a.Store.SetBMCListener(ctx, server, secret)
 }
 
 // watched are the phases in which a server is seen out of band: before it is in the pool its BMC belongs to its onboarding.
@@ -131,6 +164,15 @@ type keeper struct {
 	store *store.Store
 	mu    sync.Mutex
 	seen  map[string]schema.BMCSighting // as last written
+}
+
+func newKeeper(s *store.Store) *keeper {
+	return &keeper{store: s, seen: map[string]schema.BMCSighting{}}
+}
+
+// Keep is the Sink that keeps what is seen on the record: sightings, evidence, memory.
+func Keep(s *store.Store) func(context.Context, Snapshot, []Sign, []byte) error {
+	return newKeeper(s).sink
 }
 
 // only forgets servers that are watched no more.

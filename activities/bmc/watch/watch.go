@@ -40,6 +40,9 @@ type Config struct {
 	// Events listens to BMCs that send events: one makes the next read come at once, and deep. What is evidence is still what
 	// the read shows, so that a BMC with events and one without end in the same. It costs a connection a BMC.
 	Events bool
+	// Push says where a BMC that has no stream may push its events; they come back by ReadNow. It is given the address that
+	// the BMC pushes to already, "" for none, and returns that one where it still holds. nil = such BMCs are polled alone.
+	Push   func(ctx context.Context, server, have string) (string, error)
 	SlowIs time.Duration // a read that takes longer moves its BMC there; 5 s
 	// Sink gets every snapshot with the signs in it, and after a deep read what is to be kept of it, nil where that is as it
 	// was. It is called from many goroutines, never twice at once for one server. When it fails the signs are told again by
@@ -55,6 +58,7 @@ type Watcher struct {
 
 	mu      sync.Mutex
 	targets map[string]*watched
+	left    []*watched    // removed, and their BMCs still push events
 	changed chan struct{} // a target was added or removed
 }
 
@@ -68,6 +72,8 @@ type watched struct {
 	urgent bool // an event came: the next read is a deep one
 	listen listening
 	stop   context.CancelFunc // ends listening; nil while nobody does
+	pushes bool               // the BMC was told to push events
+	again  time.Time          // when to see to its events again
 	rounds int
 	memory Memory
 	kept   []byte   // memory as it was last kept
@@ -118,7 +124,7 @@ func (w *Watcher) Set(targets []Target) {
 		if have := w.targets[t.Server]; have != nil && have.Endpoint.Address == t.Endpoint.Address {
 			continue
 		} else if have != nil {
-			have.leave()
+			w.leave(have)
 		}
 		phase := w.phase(t.Server)
 		n := &watched{Target: t, due: now.Add(phase), kept: t.Memory,
@@ -129,7 +135,7 @@ func (w *Watcher) Set(targets []Target) {
 	}
 	for name, t := range w.targets {
 		if !want[name] {
-			t.leave()
+			w.leave(t)
 			delete(w.targets, name)
 		}
 	}
@@ -149,12 +155,43 @@ func (t *watched) remember(log *slog.Logger) {
 }
 
 // leave ends what is under way for a target. The caller holds mu.
-func (t *watched) leave() {
+func (w *Watcher) leave(t *watched) {
 	t.gone = true
 	if t.stop != nil {
 		t.stop()
 	}
+	if t.pushes {
+		w.left = append(w.left, t)
+	}
 }
+
+// leavers takes the targets whose BMCs are to push no more.
+func (w *Watcher) leavers() []*watched {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	out := w.left
+	w.left = nil
+	return out
+}
+
+// unsubscribeWithin is how long a BMC that is no longer watched may take to be told so.
+const unsubscribeWithin = time.Minute
+
+// unsubscribe tells a BMC to push no more. One that can't be told pushes to an address where nobody listens.
+func (w *Watcher) unsubscribe(ctx context.Context, t *watched) {
+	ctx, cancel := context.WithTimeout(ctx, unsubscribeWithin)
+	defer cancel()
+	c, err := w.pool.Client(t.Endpoint)
+	if err == nil {
+		err = c.Unsubscribe(ctx, subscription(t.Server))
+	}
+	if err != nil {
+		w.cfg.Log.WarnContext(ctx, "a bmc goes on pushing events", "server", t.Server, "err", err)
+	}
+}
+
+// subscription is the name of a server's.
+func subscription(server string) string { return "gpupool " + server }
 
 // ReadNow makes a server's next read come at once, and deep: after a repair, or when someone looks at it. An unknown one
 // is ignored.
@@ -189,6 +226,9 @@ func (w *Watcher) Run(ctx context.Context) error {
 			return context.Cause(ctx)
 		case <-timer.C:
 		case <-w.changed:
+		}
+		for _, t := range w.leavers() {
+			wg.Go(func() { w.unsubscribe(ctx, t) })
 		}
 		due, next := w.due(time.Now())
 		for _, t := range due {
@@ -243,14 +283,18 @@ func (w *Watcher) due(now time.Time) ([]*watched, time.Duration) {
 func (w *Watcher) startListening(t *watched) bool {
 	w.mu.Lock()
 	defer w.mu.Unlock()
-	if t.gone || t.slow || t.listen != notListening {
+	if t.gone || t.slow || t.listen != notListening || time.Now().Before(t.again) {
 		return false
 	}
 	t.listen = isListening
 	return true
 }
 
-// hear listens until the stream ends; the next read that goes well starts another.
+// pushAgain is how often a BMC's subscription is looked after: BMCs forget theirs when they restart.
+const pushAgain = 10 * time.Minute
+
+// hear listens until the stream ends; the next read that goes well starts another. A BMC without a stream is told where to
+// push its events.
 func (w *Watcher) hear(ctx context.Context, t *watched) {
 	ctx, cancel := context.WithCancel(ctx)
 	defer cancel()
@@ -260,7 +304,7 @@ func (w *Watcher) hear(ctx context.Context, t *watched) {
 		cancel()
 	}
 	w.mu.Unlock()
-	state := notListening
+	state, again, pushes := notListening, time.Time{}, false
 	if t.Endpoint.Protocol == bmc.IPMI {
 		state = hasNoEvents
 	} else if c, err := w.pool.Client(t.Endpoint); err == nil {
@@ -270,13 +314,24 @@ func (w *Watcher) hear(ctx context.Context, t *watched) {
 			t.urgent, t.due = true, time.Now()
 			w.poke()
 		})
+		if errors.Is(err, bmc.ErrUnsupported) && w.cfg.Push != nil {
+			err = c.Subscribe(ctx, subscription(t.Server), func(ctx context.Context, have string) (string, error) { return w.cfg.Push(ctx, t.Server, have) })
+			again, pushes = time.Now().Add(pushAgain), err == nil
+			if err != nil && ctx.Err() == nil {
+				w.cfg.Log.InfoContext(ctx, "a bmc pushes no events, it is polled", "server", t.Server, "err", err)
+			}
+		}
 		if errors.Is(err, bmc.ErrUnsupported) {
 			state = hasNoEvents
 		}
 	}
 	w.mu.Lock()
 	defer w.mu.Unlock()
-	t.listen, t.stop = state, nil
+	t.listen, t.stop, t.again = state, nil, again
+	if t.pushes = t.pushes || pushes; t.pushes && t.gone {
+		w.left = append(w.left, t) // it went while it was told to push
+		w.poke()
+	}
 }
 
 // poke makes Run look at what is due. The caller holds mu.

@@ -1,7 +1,7 @@
 // Package bench measures: figures as ratios in one run where a peer runs here, and writes them as JSON.
 //
 // Groups: system (the whole system's jobs beside bare Temporal workflows, memory, start), engine (the allocator's engine
-// alone), pxe (the boot service beside Kea, dnsmasq, tftpd-hpa and nginx; as root), meter (the books on PostgreSQL). Not here:
+// alone), pxe (the boot service beside Kea, dnsmasq, tftpd-hpa and nginx; as root), bmc (the watch of 2,000 BMCs), meter (the books on PostgreSQL). Not here:
 // tests; a figure that misses its goal is shown, and fails nothing.
 package bench
 
@@ -41,6 +41,7 @@ var groups = []struct {
 	{"system", system},
 	{"engine", engine},
 	{"pxe", netboot},
+	{"bmc", bmcs},
 	{"meter", meter},
 }
 

@@ -74,7 +74,8 @@ type machine struct {
 	lockout                   [3]int // threshold, duration s, reset after s
 	session                   int    // seconds
 	bootProgress              bool
-	sse                       string // ServerSentEventUri, "" is absent
+	sse                       string   // ServerSentEventUri, "" is absent
+	events                    []string // EventTypesForSubscription, nil is absent
 	extraSystems              []string
 	extraChassis              []string
 	extraManagers             []string
@@ -222,10 +223,14 @@ func (m machine) base() *builder {
 	b.collection(root+"/UpdateService/FirmwareInventory", "SoftwareInventory", "BIOS", "BMC")
 	b.add(root+"/UpdateService/FirmwareInventory/BIOS", "SoftwareInventory.v1_8_0.SoftwareInventory", Doc{"Version": m.bios, "Status": status()})
 	b.add(root+"/UpdateService/FirmwareInventory/BMC", "SoftwareInventory.v1_8_0.SoftwareInventory", Doc{"Version": m.bmc, "Status": status()})
-	events := Doc{"ServiceEnabled": true}
+	events := Doc{"ServiceEnabled": true, "Subscriptions": link(subscriptionsPath)}
+	if m.events != nil {
+		events["EventTypesForSubscription"] = list(m.events...)
+	}
 	if m.sse != "" {
 		events["ServerSentEventUri"] = m.sse
 	}
+	b.collection(subscriptionsPath, "EventDestination")
 	b.add(root+"/EventService", "EventService.v1_9_0.EventService", events)
 	return b
 }

@@ -50,10 +50,11 @@ func (s *Server) stream(w http.ResponseWriter, r *http.Request) int {
 
 // emit tells every listener of a log entry. One that doesn't keep up misses it, as with real ones. The caller holds mu.
 func (s *Server) emit(entry Doc) {
-	if len(s.hearers) == 0 {
+	if len(s.hearers)+len(s.pushes) == 0 {
 		return
 	}
 	record := Doc{"EventType": "Alert", "Message": entry["Message"], "MessageId": entry["MessageId"], "Severity": entry["Severity"], "EventTimestamp": entry["Created"]}
+	s.push(record)
 	b, err := json.Marshal(Doc{"@odata.type": "#Event.v1_7_0.Event", "Name": "Event", "Events": list(record)})
 	if err != nil {
 		return // a log entry that isn't JSON was never served either
@@ -64,4 +65,11 @@ func (s *Server) emit(entry Doc) {
 		default:
 		}
 	}
+}
+
+// Hearers is how many listen to the event stream.
+func (s *Server) Hearers() int {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return len(s.hearers)
 }

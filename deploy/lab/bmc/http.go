@@ -20,9 +20,11 @@ type Request struct {
 	Method  string
 	Path    string // with its query
 	IfMatch string
-	Body    string
-	Status  int // 0: no answer was given (hang, drop)
-	Took    time.Duration
+	// IfNoneMatch is of a GET that wants the resource only where it changed.
+	IfNoneMatch string
+	Body        string
+	Status      int // 0: no answer was given (hang, drop)
+	Took        time.Duration
 }
 
 // Requests returns a copy of the log, oldest first.
@@ -30,6 +32,13 @@ func (s *Server) Requests() []Request {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	return slices.Clone(s.log)
+}
+
+// Served is how many requests came since the start, answered or not.
+func (s *Server) Served() int {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return s.served
 }
 
 // ClearRequests empties the log.
@@ -60,7 +69,7 @@ func (s *Server) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	start := time.Now()
 	body, _ := io.ReadAll(io.LimitReader(r.Body, 1<<20))
 	path := s.canonical(clean(r.URL.Path))
-	entry := Request{At: start, Method: r.Method, Path: path, IfMatch: r.Header.Get("If-Match"), Body: redact(body)}
+	entry := Request{At: start, Method: r.Method, Path: path, IfMatch: r.Header.Get("If-Match"), IfNoneMatch: r.Header.Get("If-None-Match"), Body: redact(body)}
 	if r.URL.RawQuery != "" {
 		entry.Path += "?" + r.URL.RawQuery
 	}
@@ -68,6 +77,7 @@ func (s *Server) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 		entry.Took = time.Since(start)
 		s.mu.Lock()
 		defer s.mu.Unlock()
+		s.served++
 		if s.log = append(s.log, entry); len(s.log) > s.logCap {
 			s.log = append(s.log[:0:0], s.log[len(s.log)-s.logCap:]...)
 		}
@@ -235,8 +245,12 @@ func (s *Server) handle(r *http.Request, path string, body []byte) *reply {
 		return s.get(r, path)
 	case r.Method == http.MethodDelete && strings.HasPrefix(path, sessionsPath+"/"):
 		return s.closeSession(strings.TrimPrefix(path, sessionsPath+"/"))
+	case r.Method == http.MethodDelete && isSubscription(path):
+		return s.unsubscribe(path)
 	case r.Method == http.MethodPatch:
 		return s.patch(r, path, in)
+	case r.Method == http.MethodPost && path == subscriptionsPath && s.doc(path) != nil:
+		return s.subscribe(in)
 	case r.Method == http.MethodPost:
 		return s.post(r, path, in)
 	}
@@ -456,6 +470,7 @@ func (s *Server) post(r *http.Request, path string, in Doc) *reply {
 			return rep
 		}
 		clear(s.sessions)
+		s.forgetSubscriptions()
 		s.bmcDown = time.Now().Add(s.quirks.BMCResetTime)
 		return noContent()
 	}

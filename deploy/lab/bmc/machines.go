@@ -10,6 +10,9 @@ import (
 
 var openBMCResets = []string{"On", "ForceOff", "GracefulShutdown", "GracefulRestart", "ForceRestart", "Nmi", "ForceOn", "PowerCycle"}
 
+// eventTypes are those that HPE's and Supermicro's subscriptions name.
+var eventTypes = []string{"StatusChange", "ResourceUpdated", "ResourceAdded", "ResourceRemoved", "Alert"}
+
 // quirksAMI: override only on the settings resource, behind its own entity tag; Manager.Reset wants If-Match: *;
 // the account locks after 5 failed logins for 30 s; sessions end after 30 s idle.
 func quirksAMI() Quirks {
@@ -60,7 +63,7 @@ func supermicro(model, serial string) machine {
 	return machine{
 		maker: "Supermicro", model: model, serial: serial, sku: "0x1D1415D9",
 		system: "1", chassis: "1", manager: "1", uuid: "00000000-0000-0000-0000-7cc255000001", bios: "1.4", bmc: "01.01.11",
-		tags: true, resets: openBMCResets, led: "LocationIndicatorActive", bootProgress: true,
+		tags: true, resets: openBMCResets, led: "LocationIndicatorActive", bootProgress: true, events: eventTypes,
 		nics: append(numbered("%d", 1, 4), "ToManager"), lockout: [3]int{3, 30, 30}, session: 300,
 		boot: Doc{propEnabled: "Disabled", propTarget: "None", propMode: "UEFI", "BootNext": nil, "BootOrder": list("Boot0019", "Boot001A"),
 			propTarget + allowable: list("None", "Pxe", "Floppy", "Cd", "Usb", "Hdd", "BiosSetup", "UsbCd", "UefiBootNext", "UefiHttp")},
@@ -101,7 +104,7 @@ func buildDell() (Tree, Quirks) {
 		serial: "CN000000000001", sku: "LAB0001", system: "System.Embedded.1", chassis: "System.Embedded.1", manager: "iDRAC.Embedded.1",
 		uuid: "4c4c4544-0000-4110-8041-000000000001", bios: "2.1.5", bmc: "7.10.30.00", resetInline: true, led: "LocationIndicatorActive",
 		resets: []string{"On", "ForceOff", "ForceRestart", "GracefulRestart", "GracefulShutdown", "PushPowerButton", "Nmi", "PowerCycle"},
-		nics:   []string{"NIC.Embedded.1-1-1", "NIC.Embedded.2-1-1"}, session: 1800,
+		nics:   []string{"NIC.Embedded.1-1-1", "NIC.Embedded.2-1-1"}, session: 1800, events: []string{"Alert", "MetricReport", "Other"},
 		boot: Doc{propEnabled: "Disabled", propTarget: "None", propMode: "UEFI", "UefiTargetBootSourceOverride": nil, propURI: nil,
 			"BootOrder": list("Boot0000", "Boot0001"), propTarget + allowable: list("None", "Pxe", "Cd", "Hdd", "BiosSetup", "UefiTarget", "UefiHttp")},
 	}
@@ -124,7 +127,7 @@ func buildHPE() (Tree, Quirks) {
 	m := machine{
 		vendor: "HPE", product: "ProLiant DL380a Gen11", maker: "HPE", model: "ProLiant DL380a Gen11", serial: "MXQ0000001", sku: "P54903-B21",
 		system: "1", chassis: "1", manager: "1", uuid: "34383350-0000-584d-5130-000000000001", bios: "U58 v2.20", bmc: "iLO 6 v1.58",
-		tags: true, resetInline: true, led: "IndicatorLED", nics: numbered("%d", 1, 4), session: 30,
+		tags: true, resetInline: true, led: "IndicatorLED", nics: numbered("%d", 1, 4), session: 30, events: eventTypes,
 		resets: []string{"On", "ForceOff", "GracefulShutdown", "ForceRestart", "Nmi", "PushPowerButton", "GracefulRestart"},
 		boot: Doc{propEnabled: "Disabled", propTarget: "None", propMode: "UEFI", "BootOrder": list("Boot000F", "Boot0010"),
 			propTarget + allowable: list("None", "Cd", "Hdd", "Usb", "Utilities", "Diags", "BiosSetup", "Pxe", "UefiShell", "UefiHttp", "UefiTarget")},

@@ -40,17 +40,21 @@ type Server struct {
 	faults   []*faultRule
 	log      []Request
 	logCap   int
+	served   int // requests, those that the log forgot included
 	busy     int
 	quirks   Quirks
 	clockOff time.Duration // of the BMC's clock
 	tasks    map[string]*task
 	hearers  map[chan []byte]bool // of the event stream
+	pushes   map[string]bool      // subscriptions made here, by path
 	bmcDown  time.Time            // Manager.Reset: 503 until then
 
 	queue   []func()
 	running bool
 	closed  bool
 	wg      sync.WaitGroup
+	ending  context.Context // ends with Close
+	end     context.CancelFunc
 
 	http *http.Server
 	url  string
@@ -91,8 +95,9 @@ func New(p Profile, h Hooks, opts ...Option) *Server {
 		profile: p, hooks: h, quirks: p.Quirks, sysPath: p.system, index: indexOf(p),
 		user: "admin", password: "gpupool-lab", logCap: 10000,
 		docs: map[string]Doc{}, etags: map[string]int{}, sessions: map[string]*session{}, rewrite: map[string]string{}, macHex: map[string]string{},
-		tasks: map[string]*task{}, hearers: map[chan []byte]bool{},
+		tasks: map[string]*task{}, hearers: map[chan []byte]bool{}, pushes: map[string]bool{},
 	}
+	s.ending, s.end = context.WithCancel(context.Background())
 	s.power.on = true
 	for _, o := range opts {
 		o(s)
@@ -136,6 +141,7 @@ func (s *Server) URL() string { return s.url }
 func (s *Server) Close() error {
 	s.mu.Lock()
 	s.closed = true
+	s.end()
 	s.queue = nil
 	s.power.stop()
 	s.mu.Unlock()
