@@ -146,7 +146,7 @@ var errNoSessions = errors.New("no session service")
 
 // loginWith tries one secret, within the budget, and takes up what it opens.
 func (c *conn) loginWith(ctx context.Context, root *resource, l Login) error {
-	token, uri, err := c.try(ctx, root, l)
+	token, uri, err := c.try(ctx, root, l, false)
 	switch {
 	case err != nil:
 		return err
@@ -159,10 +159,11 @@ func (c *conn) loginWith(ctx context.Context, root *resource, l Login) error {
 	return c.loggedIn(ctx, l, token, uri)
 }
 
-// try logs in with one secret, within the budget. An empty token means that Basic worked.
-func (c *conn) try(ctx context.Context, root *resource, l Login) (token Secret, uri string, err error) {
+// try logs in with one secret, within the budget. An empty token means that Basic worked. beside is a login that is wanted
+// though the shared session is open.
+func (c *conn) try(ctx context.Context, root *resource, l Login, beside bool) (token Secret, uri string, err error) {
 	rev := l.revision()
-	if err := c.permit(ctx, rev); err != nil {
+	if err := c.permit(ctx, rev, beside); err != nil {
 		return "", "", err
 	}
 	token, uri, err = c.openSession(ctx, root, l)
@@ -232,9 +233,15 @@ func (c *conn) proveBasic(ctx context.Context, l Login) error {
 	return e
 }
 
-// permit takes one login from the budget.
-func (c *conn) permit(ctx context.Context, rev string) error {
-	err := c.pool.shared.Update(ctx, c.address, func(s *State) error { return s.permit(rev, now(), c.pool.cfg.Timing.Call) })
+// permit takes one login from the budget. Where another process opened the shared session since it was looked for there is
+// nothing to log in for: that is errTrying too, and the next look finds it.
+func (c *conn) permit(ctx context.Context, rev string, beside bool) error {
+	err := c.pool.shared.Update(ctx, c.address, func(s *State) error {
+		if s.Token != "" && !beside {
+			return errTrying
+		}
+		return s.permit(rev, now(), c.pool.cfg.Timing.Call)
+	})
 	var open *errBreaker
 	if errors.As(err, &open) {
 		return &Error{Kind: ErrCredential, Address: c.address, Err: open, Hint: hintPassword}
@@ -374,7 +381,7 @@ func (c *Client) TryLogin(ctx context.Context, l Login) (err error) {
 	}
 	defer c.conn.unlock()
 	for {
-		token, uri, err := c.conn.try(ctx, root, l)
+		token, uri, err := c.conn.try(ctx, root, l, true)
 		if err == nil {
 			c.conn.logout(context.WithoutCancel(ctx), token, uri)
 			return c.conn.settle(ctx, func(s *State) { s.proven() })

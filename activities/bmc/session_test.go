@@ -317,7 +317,7 @@ func TestABMCThatHangsDelaysNoOtherAndLeavesNothing(t *testing.T) {
 	dead.AddFault(lab.Fault{Hang: true})
 	alive := serve(t, profile(t, lab.Dell), lab.Hooks{})
 	timing := quick
-	timing.Call = 50 * time.Millisecond
+	timing.Call = 500 * time.Millisecond
 	p := pool(t, bmc.Config{Timing: timing})
 	cred := bmc.Static(alive.Credential())
 	if _, err := client(t, p, alive.URL(), cred).Power(t.Context()); err != nil {
