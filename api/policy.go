@@ -130,9 +130,9 @@ func accountChange(c *gin.Context) (store.AccountChange, error) {
 	var in contract.AccountChange
 	err := decode(c, &in, false)
 	if err == nil && in == (contract.AccountChange{}) {
-		err = schema.Invalid("body", "{}", "at least one of weight, max_running_jobs and max_priority")
+		err = schema.Invalid("body", "{}", "at least one of weight, max_running_jobs, max_priority, idle_warn_ms and idle_reclaim_ms")
 	}
-	return store.AccountChange{Weight: in.Weight, MaxRunningJobs: in.MaxRunningJobs, MaxPriority: in.MaxPriority}, err
+	return store.AccountChange{Weight: in.Weight, MaxRunningJobs: in.MaxRunningJobs, MaxPriority: in.MaxPriority, IdleWarn: in.IdleWarnMs, IdleReclaim: in.IdleReclaimMs}, err
 }
 
 // ListProjects lists by name; a member of one project sees that.

@@ -18,7 +18,13 @@ type Account struct {
 	Weight         int `json:"weight"`           // in fair share, among tenants or among a tenant's projects: 1 and up
 	MaxRunningJobs int `json:"max_running_jobs"` // jobs that hold accelerators at once; 0 = no limit
 	MaxPriority    int `json:"max_priority"`     // a waiting job's priority is capped to it
+	// Idle limits of its jobs in ms: 0 = never, Inherit = what holds for the tenant, and above it for the pool.
+	IdleWarn    int64 `json:"idle_warn_ms"`
+	IdleReclaim int64 `json:"idle_reclaim_ms"`
 }
+
+// Inherit is the idle limit of an account that has none of its own.
+const Inherit = -1
 
 // Tenant is who is billed.
 type Tenant struct {

@@ -50,26 +50,28 @@ func (a *Activities) Settle(ctx context.Context) (Settled, error) {
 		return out, temporalerr.Wrap(err)
 	}
 	p, err := a.Store.ChargePolicy(ctx)
-	if err != nil || p.IdleWarn == 0 {
+	if err != nil {
 		return out, temporalerr.Wrap(err)
 	}
-	idle, err := a.Store.IdleJobs(ctx, p.IdleWarn)
+	idle, err := a.Store.IdleJobs(ctx, p)
 	if err != nil {
 		return out, temporalerr.Wrap(err)
 	}
 	for _, j := range idle {
 		var reclaim schema.Instant
-		if p.IdleReclaim > 0 {
-			reclaim = j.IdleSince + schema.Instant(p.IdleReclaim)
+		if j.Reclaim > 0 {
+			reclaim = j.IdleSince + schema.Instant(j.Reclaim)
 		}
-		if err := a.Store.TellIdle(ctx, j, reclaim); err != nil {
+		told, err := a.Store.TellIdle(ctx, j, reclaim)
+		if err != nil {
 			return out, temporalerr.Wrap(err)
 		}
 		out.Idle++
-		if p.IdleReclaim == 0 || j.For < p.IdleReclaim {
-			continue
+		if told || j.Reclaim == 0 || j.For < j.Reclaim {
+			continue // who is told in this round has until the next
 		}
-		why := fmt.Sprintf("its %d accelerators did nothing for %s; the pool's idle limit is %s", j.Accelerators, time.Duration(j.For)*time.Millisecond, time.Duration(p.IdleReclaim)*time.Millisecond)
+		why := fmt.Sprintf("its %d accelerators did nothing for %s; the idle limit of project %s/%s is %s", j.Accelerators,
+			time.Duration(j.For)*time.Millisecond, j.Tenant, j.Project, time.Duration(j.Reclaim)*time.Millisecond)
 		if err := a.Store.RequestStop(ctx, j.Job, 0, schema.AttemptCancelled, "idle policy", why); err != nil {
 			var e *schema.Error
 			if errors.As(err, &e) && e.Code == schema.CodeConflict {
@@ -100,21 +102,30 @@ func (a *Activities) Check(ctx context.Context) (Checked, error) {
 // clockTolerance is how far the clock may jump before it counts as set: a slewing NTP client stays far below.
 const clockTolerance = time.Second
 
+// Clock reads the time as people set it, and how much of it has really passed since some moment.
+type Clock func() (wall time.Time, passed time.Duration)
+
+// SystemClock is the machine's: what has passed is told by its monotonic clock, which nobody sets.
+func SystemClock() Clock {
+	began := time.Now()
+	return func() (time.Time, time.Duration) { return time.Now().Round(0), time.Since(began) }
+}
+
 // WatchClock compares the clock with the time that has really passed, until ctx ends, and keeps an alarm for each time
 // that it was set. The ledger's own clock never goes back; see store.
-func WatchClock(ctx context.Context, st *store.Store, every time.Duration, now func() time.Time) error {
+func WatchClock(ctx context.Context, st *store.Store, every time.Duration, clock Clock) error {
 	tick := time.NewTicker(every)
 	defer tick.Stop()
-	last := now()
+	wall, passed := clock()
 	for {
 		select {
 		case <-ctx.Done():
 			return nil
 		case <-tick.C:
 		}
-		t := now()
-		if by := stepped(last, t); by.Abs() > clockTolerance {
-			f := usage.Finding{Kind: usage.FoundClock, At: schema.At(t), Text: fmt.Sprintf("the clock was set by %s, from about %s", by.Round(time.Millisecond), schema.At(t.Add(-by)))}
+		w, p := clock()
+		if by := w.Sub(wall) - (p - passed); by.Abs() > clockTolerance {
+			f := usage.Finding{Kind: usage.FoundClock, At: schema.At(w), Text: fmt.Sprintf("the clock was set by %s, from about %s", by.Round(time.Millisecond), schema.At(w.Add(-by)))}
 			if err := st.UsageAlarm(ctx, f); err != nil {
 				if ctx.Err() != nil {
 					return nil
@@ -122,11 +133,6 @@ func WatchClock(ctx context.Context, st *store.Store, every time.Duration, now f
 				return err
 			}
 		}
-		last = t
+		wall, passed = w, p
 	}
-}
-
-// stepped is by how much the wall clock moved more than time has passed between two readings of time.Now.
-func stepped(a, b time.Time) time.Duration {
-	return b.Round(0).Sub(a.Round(0)) - b.Sub(a) // Round(0) strips the monotonic reading
 }

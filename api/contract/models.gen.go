@@ -40,6 +40,12 @@ type AcceleratorList struct {
 
 // AccountChange What is absent stays as it is
 type AccountChange struct {
+	// IdleReclaimMs A job that does nothing for as long is stopped, having been told; 0 = never, -1 = what holds above it
+	IdleReclaimMs *int64 `json:"idle_reclaim_ms,omitempty"`
+
+	// IdleWarnMs A job that does nothing for as long is told; 0 = never, -1 = what holds above it
+	IdleWarnMs *int64 `json:"idle_warn_ms,omitempty"`
+
 	// MaxPriority A waiting job's priority is capped to it; what runs keeps its own
 	MaxPriority *int `json:"max_priority,omitempty"`
 

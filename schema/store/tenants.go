@@ -10,11 +10,17 @@ import (
 // MaxQuota bounds guaranteed and limit: more accelerators than any pool has.
 const MaxQuota = 1_000_000
 
+// MaxIdle bounds idle limits, in ms: a year.
+const MaxIdle = 366 * 24 * 60 * 60 * 1000
+
 // MaxWeight is the largest weight in fair share.
 const MaxWeight = 1_000_000
 
 // AccountChange changes what holds for a tenant or project; nil fields stay.
-type AccountChange struct{ Weight, MaxRunningJobs, MaxPriority *int }
+type AccountChange struct {
+	Weight, MaxRunningJobs, MaxPriority *int
+	IdleWarn, IdleReclaim               *int64 // ms; 0 = never, schema.Inherit
+}
 
 func (c AccountChange) apply(a *schema.Account) error {
 	if w := c.Weight; w != nil {
@@ -35,6 +41,22 @@ func (c AccountChange) apply(a *schema.Account) error {
 		}
 		a.MaxPriority = *p
 	}
+	for _, f := range []struct {
+		field string
+		is    *int64
+		to    *int64
+	}{{"idle_warn_ms", c.IdleWarn, &a.IdleWarn}, {"idle_reclaim_ms", c.IdleReclaim, &a.IdleReclaim}} {
+		if f.is == nil {
+			continue
+		}
+		if *f.is < schema.Inherit || *f.is > MaxIdle {
+			return schema.Invalid(f.field, *f.is, fmt.Sprintf("1 to %d ms, 0 for never, or %d for what holds above it", int64(MaxIdle), schema.Inherit))
+		}
+		*f.to = *f.is
+	}
+	if a.IdleReclaim > 0 && a.IdleWarn >= a.IdleReclaim {
+		return schema.Invalid("idle_reclaim_ms", a.IdleReclaim, fmt.Sprintf("more than idle_warn_ms, which is %d: nobody is stopped unwarned", a.IdleWarn))
+	}
 	return nil
 }
 
@@ -48,7 +70,7 @@ func (s *Store) CreateTenant(ctx context.Context, by, name string, maxPriority i
 	}
 	var t schema.Tenant
 	err := s.Write(ctx, func(tx *Tx) error {
-		t = schema.Tenant{Name: name, Account: schema.Account{Weight: 1, MaxPriority: maxPriority}, CreatedAt: tx.now}
+		t = schema.Tenant{Name: name, Account: schema.Account{Weight: 1, MaxPriority: maxPriority, IdleWarn: schema.Inherit, IdleReclaim: schema.Inherit}, CreatedAt: tx.now}
 		n, err := tx.exec("INSERT INTO tenants (name, max_priority, created_at) VALUES (?, ?, ?) ON CONFLICT DO NOTHING", t.Name, t.MaxPriority, t.CreatedAt)
 		if err == nil && n == 0 {
 			return schema.Conflict(fmt.Sprintf("there is a tenant %q already", name), "list the tenants")
@@ -157,7 +179,7 @@ func (s *Store) CreateProject(ctx context.Context, by, tenant, name string) (sch
 		if err := tx.hasProject(tenant, ""); err != nil {
 			return err
 		}
-		p = schema.Project{Tenant: tenant, Name: name, Account: schema.Account{Weight: 1, MaxPriority: MaxPriority}, CreatedAt: tx.now}
+		p = schema.Project{Tenant: tenant, Name: name, Account: schema.Account{Weight: 1, MaxPriority: MaxPriority, IdleWarn: schema.Inherit, IdleReclaim: schema.Inherit}, CreatedAt: tx.now}
 		n, err := tx.exec("INSERT INTO projects (tenant, name, created_at) VALUES (?, ?, ?) ON CONFLICT DO NOTHING", p.Tenant, p.Name, p.CreatedAt)
 		if err == nil && n == 0 {
 			return schema.Conflict(fmt.Sprintf("tenant %s has a project %q already", tenant, name), "list its projects")

@@ -412,7 +412,7 @@ func TestAnyHistorySumsToTheReferenceOnPostgreSQL(t *testing.T) {
 	if _, err := b.Trace(t.Context(), usage.Interval{Start: 0, End: schema.Instant(b.newest)}); err != nil {
 		t.Fatal(err)
 	}
-	if _, err := b.IdleJobs(t.Context(), 1); err != nil {
+	if _, err := b.IdleJobs(t.Context(), usage.Policy{IdleWarn: 1}); err != nil {
 		t.Fatal(err)
 	}
 }

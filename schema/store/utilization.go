@@ -142,33 +142,67 @@ func (s *Store) idleSince(ctx context.Context, jobs []string) (map[string]schema
 // Idle is a live job that has done nothing since a moment.
 type Idle struct {
 	LiveJob
-	For int64 // milliseconds
+	For     int64 // milliseconds
+	Reclaim int64 // it is to be stopped after so many; 0 = never
 }
 
-// IdleJobs are live jobs that have done nothing for at least atLeast milliseconds.
-func (s *Store) IdleJobs(ctx context.Context, atLeast int64) ([]Idle, error) {
+// IdleJobs are live jobs that have done nothing for longer than they may without being told, by p and by their tenant's
+// and project's own limits.
+func (s *Store) IdleJobs(ctx context.Context, p usage.Policy) ([]Idle, error) {
 	live, err := s.LiveUsage(ctx, "", "")
 	if err != nil {
 		return nil, err
 	}
 	now := s.Now()
 	var out []Idle
+	var accounts map[string]schema.Account
 	for _, j := range live {
-		if d := int64(now - j.IdleSince); j.IdleSince > 0 && d >= atLeast && j.State == schema.JobRunning {
-			out = append(out, Idle{j, d})
+		if j.IdleSince == 0 || j.State != schema.JobRunning {
+			continue
+		}
+		if accounts == nil {
+			if accounts, err = s.accounts(ctx); err != nil {
+				return nil, err
+			}
+		}
+		warn, reclaim := p.IdleLimits(accounts[j.Tenant], accounts[j.Tenant+"/"+j.Project])
+		if d := int64(now - j.IdleSince); warn > 0 && d >= warn {
+			out = append(out, Idle{j, d, reclaim})
 		}
 	}
 	return out, nil
 }
 
-// TellIdle records, once for each stretch of idleness, that a job was told of it.
-func (s *Store) TellIdle(ctx context.Context, j Idle, reclaimAt schema.Instant) error {
-	return s.Write(ctx, func(tx *Tx) error {
+// accounts are those of tenants by their name and of projects by tenant/project.
+func (s *Store) accounts(ctx context.Context) (map[string]schema.Account, error) {
+	tenants, err := s.Tenants(ctx)
+	if err != nil {
+		return nil, err
+	}
+	projects, err := s.Projects(ctx, "")
+	if err != nil {
+		return nil, err
+	}
+	out := make(map[string]schema.Account, len(tenants)+len(projects))
+	for _, t := range tenants {
+		out[t.Name] = t.Account
+	}
+	for _, p := range projects {
+		out[p.Tenant+"/"+p.Name] = p.Account
+	}
+	return out, nil
+}
+
+// TellIdle records, once for each stretch of idleness, that a job was told of it. told is false where it had been before.
+func (s *Store) TellIdle(ctx context.Context, j Idle, reclaimAt schema.Instant) (told bool, err error) {
+	err = s.Write(ctx, func(tx *Tx) error {
 		n, err := tx.exec("INSERT INTO usage_warnings (subject, since, percent, at) VALUES (?, ?, 0, ?) ON CONFLICT DO NOTHING", "idle/"+j.Job, j.IdleSince, tx.now)
 		if err != nil || n == 0 {
 			return err
 		}
+		told = true
 		tx.Emit(schema.Event{Kind: schema.EventJobIdle, Subject: j.Job, Job: j.Job, Tenant: j.Tenant}, map[string]any{"since": j.IdleSince, "accelerators": j.Accelerators, "reclaim_at": reclaimAt})
 		return nil
 	})
+	return told, err
 }

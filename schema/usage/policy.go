@@ -87,6 +87,26 @@ func (p Policy) Check() error {
 	return nil
 }
 
+// IdleLimits are after how many ms of idleness a project's job is told and stopped; 0 = never. What the project says holds,
+// else its tenant, else the pool. Nobody is stopped unwarned: a warning that would come too late, or never, comes at half
+// the time.
+func (p Policy) IdleLimits(tenant, project schema.Account) (warn, reclaim int64) {
+	own := func(all int64, limits ...int64) int64 {
+		for _, l := range limits {
+			if l != schema.Inherit {
+				return l
+			}
+		}
+		return all
+	}
+	warn = own(p.IdleWarn, project.IdleWarn, tenant.IdleWarn)
+	reclaim = own(p.IdleReclaim, project.IdleReclaim, tenant.IdleReclaim)
+	if reclaim > 0 && (warn == 0 || warn >= reclaim) {
+		warn = max(reclaim/2, 1)
+	}
+	return warn, reclaim
+}
+
 // OpenFrom is the begin of the oldest month that is still open at now, in zone.
 func (p Policy) OpenFrom(now schema.Instant, zone *time.Location) schema.Instant {
 	y, m, _ := now.Time().In(zone).AddDate(0, 0, -p.CloseAfterDays).Date()

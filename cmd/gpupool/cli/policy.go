@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"strconv"
 	"strings"
+	"time"
 
 	"github.com/spf13/cobra"
 
@@ -118,12 +119,17 @@ func (a *app) tenant() *cobra.Command {
 }
 
 // accountFlags are what holds for a tenant or project whatever the model.
-type accountFlags struct{ weight, running, priority int }
+type accountFlags struct {
+	weight, running, priority int
+	warn, reclaim             string
+}
 
 func (f *accountFlags) flags(cmd *cobra.Command) {
 	cmd.Flags().IntVar(&f.weight, "weight", 1, "in fair share: one of weight 2 gets twice as much as one of 1")
 	cmd.Flags().IntVar(&f.running, "max-running-jobs", 0, "jobs that hold accelerators at once; 0 = no limit")
 	cmd.Flags().IntVar(&f.priority, "max-priority", 0, "its jobs' priority is capped to this")
+	cmd.Flags().StringVar(&f.warn, "idle-warn", "", "a job that does nothing for as long is told, like 2h; never, or inherit for what holds above it")
+	cmd.Flags().StringVar(&f.reclaim, "idle-reclaim", "", "a job that does nothing for as long is stopped, like 8h; never, or inherit for what holds above it")
 }
 
 // of is the change that the flags ask for: those not given stay.
@@ -138,10 +144,47 @@ func (f *accountFlags) of(cmd *cobra.Command) (contract.AccountChange, error) {
 			*x.to = x.from
 		}
 	}
+	for _, x := range []struct {
+		flag, from string
+		to         **int64
+	}{{"idle-warn", f.warn, &out.IdleWarnMs}, {"idle-reclaim", f.reclaim, &out.IdleReclaimMs}} {
+		if !cmd.Flags().Changed(x.flag) {
+			continue
+		}
+		ms, err := idleLimit(x.from)
+		if err != nil {
+			return out, usageError{fmt.Errorf("--%s %q: %w", x.flag, x.from, err)}
+		}
+		*x.to = &ms
+	}
 	if out == (contract.AccountChange{}) {
-		return out, usageError{fmt.Errorf("needs one of --weight, --max-running-jobs and --max-priority")}
+		return out, usageError{fmt.Errorf("needs one of --weight, --max-running-jobs, --max-priority, --idle-warn and --idle-reclaim")}
 	}
 	return out, nil
+}
+
+func idleLimit(s string) (ms int64, err error) {
+	switch s {
+	case "never":
+		return 0, nil
+	case "inherit":
+		return schema.Inherit, nil
+	}
+	d, err := time.ParseDuration(s)
+	if err != nil || d < time.Millisecond {
+		return 0, fmt.Errorf("a time like 90m or 8h, never, or inherit")
+	}
+	return d.Milliseconds(), nil
+}
+
+func idleWords(ms int64) string {
+	switch ms {
+	case schema.Inherit:
+		return "as is set above it"
+	case 0:
+		return "never"
+	}
+	return "after " + never(ms)
 }
 
 func accountWords(a schema.Account) string {
@@ -149,7 +192,7 @@ func accountWords(a schema.Account) string {
 	if a.MaxRunningJobs > 0 {
 		running = fmt.Sprintf("at most %d of its jobs run", a.MaxRunningJobs)
 	}
-	return fmt.Sprintf("weight %d, %s at once, with priority %d at most.", a.Weight, running, a.MaxPriority)
+	return fmt.Sprintf("weight %d, %s at once, with priority %d at most; idle jobs are told %s, stopped %s.", a.Weight, running, a.MaxPriority, idleWords(a.IdleWarn), idleWords(a.IdleReclaim))
 }
 
 func (a *app) project() *cobra.Command {
