@@ -3,15 +3,18 @@ package pxe
 import (
 	"errors"
 	"fmt"
+	"log/slog"
 	"net"
 	"net/netip"
 	"net/url"
+	"slices"
 	"strings"
 	"time"
 
 	"gpupool/pxe/boot"
 	"gpupool/pxe/dhcp"
 	"gpupool/pxe/lease"
+	"gpupool/pxe/ndisc"
 )
 
 // Off as a listen address leaves a service out.
@@ -82,6 +85,9 @@ type IPv6 struct {
 	// URL is the HTTP service's own over IPv6; empty = http://[address]:<port>, where HTTP listens on all addresses.
 	URL     string    `yaml:"url"`
 	Subnets []Subnet6 `yaml:"subnets"`
+	// Advertise sends router advertisements to the subnets' own links, in full mode: that addresses come from DHCPv6
+	// (flags M and O). It makes this machine no ndisc. See pxe/ndisc.
+	Advertise bool `yaml:"advertise"`
 }
 
 // Subnet6 is one IPv6 network whose clients are served. Example: cidr 2001:db8:0:1::/64.
@@ -166,6 +172,11 @@ func (c Config) resolve() (dhcp.Config, error) {
 			bad("ipv6.url: %q: want http://[address]:port or https://host", c.IPv6.URL)
 		}
 	}
+	if c.IPv6.Advertise {
+		if _, err := c.advertisers(nil); err != nil {
+			errs = append(errs, err)
+		}
+	}
 	for i, s := range c.IPv6.Subnets {
 		n, err := s.resolve()
 		if err != nil {
@@ -190,6 +201,64 @@ func (s Subnet6) resolve() (dhcp.Subnet6, error) {
 		n.DNS = append(n.DNS, a)
 	}
 	return n, nil
+}
+
+// advertisers are those that IPv6.Advertise asks for: one for each interface.
+func (c Config) advertisers(log *slog.Logger) ([]ndisc.Advertiser, error) {
+	switch {
+	case len(c.IPv6.Subnets) == 0:
+		return nil, errors.New("ipv6.advertise: true without ipv6.subnets: want the networks to advertise")
+	case c.Mode != "" && c.Mode != dhcp.ModeFull:
+		return nil, fmt.Errorf("ipv6.advertise: true in mode %s: want mode full; elsewhere the routers advertise", c.Mode)
+	}
+	var all []ndisc.Advertiser
+	for i, s := range c.IPv6.Subnets {
+		n, err := s.resolve()
+		if err != nil {
+			return nil, nil // which resolve tells
+		}
+		name := s.Interface
+		if name == "" {
+			name = c.Interface
+		}
+		if name == "" {
+			name = interfaceIn(n.Prefix)
+		}
+		if name == "" {
+			return nil, fmt.Errorf("ipv6.subnets[%d].interface: no interface has an address in %s: want the one to advertise on", i, n.Prefix)
+		}
+		at := slices.IndexFunc(all, func(a ndisc.Advertiser) bool { return a.Interface == name })
+		if at < 0 {
+			at, all = len(all), append(all, ndisc.Advertiser{Interface: name, Log: log})
+		}
+		all[at].Prefixes = append(all[at].Prefixes, n.Prefix)
+		for _, d := range n.DNS {
+			if !slices.Contains(all[at].DNS, d) {
+				all[at].DNS = append(all[at].DNS, d)
+			}
+		}
+	}
+	return all, nil
+}
+
+// interfaceIn is the interface that has an address in p; empty = none.
+func interfaceIn(p netip.Prefix) string {
+	all, err := net.Interfaces()
+	if err != nil {
+		return ""
+	}
+	for _, i := range all {
+		addrs, err := i.Addrs()
+		if err != nil {
+			continue
+		}
+		for _, a := range addrs {
+			if own, err := netip.ParsePrefix(a.String()); err == nil && p.Contains(own.Addr()) {
+				return i.Name
+			}
+		}
+	}
+	return ""
 }
 
 func (c Config) serverID() (netip.Addr, error) {

@@ -1,6 +1,7 @@
 package pxe
 
 import (
+	"cmp"
 	"context"
 	"crypto/rand"
 	"errors"
@@ -16,6 +17,7 @@ import (
 	"github.com/insomniacslk/dhcp/dhcpv4"
 
 	"gpupool/pxe/dhcp"
+	"gpupool/pxe/ndisc"
 )
 
 // Verdict of one Check.
@@ -37,7 +39,8 @@ type Check struct {
 
 // Doctor looks at what the boot service needs on this machine: the configuration, its address, ports, rights, boot
 // files, and another DHCP server on the wire. running says that the service runs here already, so that its ports are
-// rightly in use. It changes nothing; on the wire it sends one DISCOVER, with a MAC that no machine has.
+// rightly in use. It changes nothing; on the wire it sends one DISCOVER, with a MAC that no machine has, and over
+// IPv6 one router solicitation.
 func Doctor(ctx context.Context, cfg Config, running bool) []Check {
 	var all []Check
 	add := func(name string, v Verdict, text, hint string) { all = append(all, Check{name, v, text, hint}) }
@@ -67,7 +70,72 @@ func Doctor(ctx context.Context, cfg Config, running bool) []Check {
 	if dc.Mode != dhcp.ModeRelay {
 		all = append(all, others(ctx, cfg.Interface, dc))
 	}
+	if len(dc.V6.Subnets) > 0 && dc.Mode == dhcp.ModeFull {
+		all = append(all, advertisements(ctx, cfg)...)
+	}
 	return all
+}
+
+// advertisements asks each link of an IPv6 subnet whether hosts are told to ask DHCPv6 there. Without that no firmware
+// and no system does.
+func advertisements(ctx context.Context, cfg Config) []Check {
+	links := map[string][]netip.Prefix{}
+	var names []string
+	for _, s := range cfg.IPv6.Subnets {
+		n, err := s.resolve()
+		name := cmp.Or(s.Interface, cfg.Interface, interfaceIn(n.Prefix))
+		if err != nil || name == "" {
+			continue // reached through relays: its routers are not on our wire
+		}
+		if links[name] == nil {
+			names = append(names, name)
+		}
+		links[name] = append(links[name], n.Prefix)
+	}
+	var all []Check
+	for _, ifname := range names {
+		ctx, cancel := context.WithTimeout(ctx, 2*time.Second)
+		seen, err := ndisc.Look(ctx, ifname)
+		cancel()
+		all = append(all, advertised(ifname, links[ifname], seen, err, cfg.IPv6.Advertise))
+	}
+	return all
+}
+
+// advertised judges what was seen on a link.
+func advertised(ifname string, prefixes []netip.Prefix, seen []ndisc.Seen, err error, own bool) Check {
+	const name = "IPv6 advertisements"
+	if err != nil {
+		return Check{name, Warning, "could not be looked for: " + err.Error(), "needs root, and a link-local address on " + ifname}
+	}
+	var managed, not []string
+	for _, s := range seen {
+		if who := s.From.WithZone("").String(); s.Managed {
+			managed = append(managed, who)
+		} else {
+			not = append(not, who)
+		}
+	}
+	if own {
+		managed = append(managed, "this service")
+	}
+	switch {
+	case len(managed) == 0 && len(not) == 0:
+		return Check{name, Bad, "nobody advertises on " + ifname + ": no machine will ask DHCPv6", "let the router of " + list(prefixes) + " advertise with flags M and O, or set ipv6.advertise"}
+	case len(managed) == 0:
+		return Check{name, Bad, strings.Join(not, ", ") + " advertises on " + ifname + " without the managed flag: no machine will ask DHCPv6 for an address", "set flags M and O there"}
+	case len(not) > 0:
+		return Check{name, Warning, "on " + ifname + " " + strings.Join(managed, ", ") + " says that addresses are managed, " + strings.Join(not, ", ") + " does not: machines believe whom they hear last", "set flags M and O on all of them"}
+	}
+	return Check{name, Good, "on " + ifname + " by " + strings.Join(managed, ", "), ""}
+}
+
+func list(ps []netip.Prefix) string {
+	var all []string
+	for _, p := range ps {
+		all = append(all, p.String())
+	}
+	return strings.Join(all, ", ")
 }
 
 func address(name string, id netip.Addr) Check {
@@ -184,7 +252,10 @@ func others(ctx context.Context, ifname string, c dhcp.Config) Check {
 	return Check{name, Good, fmt.Sprintf("on %s: %v", ifname, found), ""}
 }
 
-// offers sends one DISCOVER and collects who offers within two seconds.
+// offersWithin is how long a server may take: dnsmasq pings an address for three seconds before it offers it.
+const offersWithin = 4500 * time.Millisecond
+
+// offers sends one DISCOVER and collects who offers.
 func offers(ctx context.Context, ifname string) ([]netip.Addr, error) {
 	lc := net.ListenConfig{Control: func(_, _ string, c syscall.RawConn) error {
 		var err error
@@ -209,7 +280,7 @@ func offers(ctx context.Context, ifname string) ([]netip.Addr, error) {
 	if _, err := c.WriteTo(m.ToBytes(), &net.UDPAddr{IP: net.IPv4bcast, Port: 67}); err != nil {
 		return nil, err
 	}
-	if err := c.SetReadDeadline(time.Now().Add(2 * time.Second)); err != nil {
+	if err := c.SetReadDeadline(time.Now().Add(offersWithin)); err != nil {
 		return nil, err
 	}
 	var found []netip.Addr

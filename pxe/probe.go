@@ -13,6 +13,7 @@ import (
 	"gpupool/pxe/boot"
 	"gpupool/pxe/dhcp"
 	"gpupool/pxe/lease"
+	"gpupool/pxe/ndisc"
 )
 
 // probeFor bounds one probe. ISC's server waits a second, which costs a client a quarter of its first timeout.
@@ -36,8 +37,8 @@ func (prober) InUse(ctx context.Context, a netip.Addr, mac string) bool {
 	}
 	ctx, cancel := context.WithTimeout(ctx, probeFor)
 	defer cancel()
-	if index, hw, ok := linkTo(a); ok {
-		if used, err := arpProbe(ctx, index, hw, a, mac); err == nil {
+	if i, ok := linkTo(a); ok {
+		if used, err := linkProbe(ctx, i, a, mac); err == nil {
 			return used
 		}
 	}
@@ -45,10 +46,10 @@ func (prober) InUse(ctx context.Context, a netip.Addr, mac string) bool {
 }
 
 // linkTo finds the Ethernet interface whose network a is in.
-func linkTo(a netip.Addr) (index int, hw net.HardwareAddr, ok bool) {
+func linkTo(a netip.Addr) (net.Interface, bool) {
 	all, err := net.Interfaces()
 	if err != nil {
-		return 0, nil, false
+		return net.Interface{}, false
 	}
 	for _, i := range all {
 		addrs, err := i.Addrs()
@@ -57,18 +58,30 @@ func linkTo(a netip.Addr) (index int, hw net.HardwareAddr, ok bool) {
 		}
 		for _, ia := range addrs {
 			if p, err := netip.ParsePrefix(ia.String()); err == nil && p.Contains(a) {
-				return i.Index, i.HardwareAddr, true
+				return i, true
 			}
 		}
 	}
-	return 0, nil, false
+	return net.Interface{}, false
+}
+
+// linkProbe asks on a's own link. An error means that it couldn't ask.
+func linkProbe(ctx context.Context, i net.Interface, a netip.Addr, mac string) (bool, error) {
+	if a.Is4() {
+		return arpProbe(ctx, i, a, mac)
+	}
+	hw, err := net.ParseMAC(mac)
+	if err != nil {
+		return false, err
+	}
+	return ndisc.Probe(ctx, &i, a, hw)
 }
 
 // arpProbe is RFC 5227 section 2.1.1: a request with an empty sender address, so that no cache learns it. A host
 // answers ARP even where its firewall drops everything else. An error means that it couldn't ask.
-func arpProbe(ctx context.Context, index int, hw net.HardwareAddr, a netip.Addr, mac string) (bool, error) {
+func arpProbe(ctx context.Context, i net.Interface, a netip.Addr, mac string) (bool, error) {
 	const etherARP = 0x0806
-	f, err := dhcp.OpenLink(index, etherARP)
+	f, err := dhcp.OpenLink(i.Index, etherARP)
 	if err != nil {
 		return false, err
 	}
@@ -76,10 +89,10 @@ func arpProbe(ctx context.Context, index int, hw net.HardwareAddr, a netip.Addr,
 	target := a.As4()
 	req := make([]byte, 42)
 	copy(req, bytes.Repeat([]byte{0xff}, 6))
-	copy(req[6:], hw)
+	copy(req[6:], i.HardwareAddr)
 	binary.BigEndian.PutUint16(req[12:], etherARP)
 	copy(req[14:], []byte{0, 1, 8, 0, 6, 4, 0, 1}) // Ethernet, IPv4, request
-	copy(req[22:], hw)
+	copy(req[22:], i.HardwareAddr)
 	copy(req[38:], target[:])
 	deadline, _ := ctx.Deadline()
 	if err := f.SetReadDeadline(deadline); err != nil {
@@ -103,7 +116,7 @@ func arpProbe(ctx context.Context, index int, hw net.HardwareAddr, a netip.Addr,
 // udpProbe sends a datagram to the discard port. A host that lives refuses or answers it; one behind a firewall that
 // drops it is not found, and will be by the client's own ARP, which ends in a DECLINE.
 func udpProbe(ctx context.Context, a netip.Addr) bool {
-	c, err := net.DialUDP("udp4", nil, net.UDPAddrFromAddrPort(netip.AddrPortFrom(a, 9)))
+	c, err := net.DialUDP("udp", nil, net.UDPAddrFromAddrPort(netip.AddrPortFrom(a, 9)))
 	if err != nil {
 		return false
 	}

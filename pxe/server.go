@@ -310,6 +310,15 @@ func (s *Server) Run(ctx context.Context) error {
 	if s.dhcp6Conn != nil {
 		g.Go(func() error { return s.dhcp.Serve6(ctx, s.dhcp6Conn, s.cfg.Interface) })
 	}
+	if s.cfg.IPv6.Advertise {
+		all, err := s.cfg.advertisers(s.log)
+		if err != nil {
+			return err
+		}
+		for _, a := range all {
+			g.Go(func() error { return a.Serve(ctx) })
+		}
+	}
 	for _, c := range []*net.UDPConn{s.tftpConn, s.tftp6Conn} {
 		if c != nil {
 			g.Go(func() error { return s.tftp.Serve(ctx, c) })

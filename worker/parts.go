@@ -138,7 +138,7 @@ func BootConfig(c config.PXE, api string) pxe.Config {
 		pc.Unknown = dhcp.Record
 	}
 	six := c.IPv6
-	pc.IPv6 = pxe.IPv6{Address: six.Address, DHCP: six.DHCPListen, TFTP: six.TFTPListen, URL: six.ExternalURL}
+	pc.IPv6 = pxe.IPv6{Address: six.Address, DHCP: six.DHCPListen, TFTP: six.TFTPListen, URL: six.ExternalURL, Advertise: six.Advertise}
 	for _, n := range six.Subnets {
 		pc.IPv6.Subnets = append(pc.IPv6.Subnets, pxe.Subnet6{CIDR: n.CIDR, Interface: n.Interface, DNS: n.DNS, BootLease: c.BootLeaseTime, Lease: c.LeaseTime})
 	}

@@ -62,6 +62,13 @@ type Lister interface {
 	MACs(ctx context.Context) ([]string, error)
 }
 
+// ByUUID is an Inventory that finds a machine by its SMBIOS UUID too: over IPv6 a machine may say nothing else.
+type ByUUID interface {
+	// ByUUID finds the one machine that has one of the UUIDs, each in lower case, and its first boot interface. found
+	// is false where none has, or more than one.
+	ByUUID(ctx context.Context, uuids ...string) (m Machine, mac string, found bool, err error)
+}
+
 // MAC is how a hardware address is written as a key everywhere in the boot service: lower case, colons.
 func MAC(hw net.HardwareAddr) string { return strings.ToLower(hw.String()) }
 

@@ -7,7 +7,9 @@ import (
 	"encoding/hex"
 	"errors"
 	"fmt"
+	"net"
 	"net/netip"
+	"slices"
 	"strings"
 	"time"
 
@@ -78,7 +80,8 @@ type packet6 struct {
 	relay  *dhcpv6.RelayMessage // the outermost; nil = came directly
 	link   netip.Addr           // the client's network, as its relay has it
 	hw     []byte
-	mac    string
+	mac    string   // empty where only uuids tell who it is
+	uuids  []string // of its DUID-UUID, as it may be written; nil = it has another identifier
 	client Client
 	server []byte // option 2; nil = none
 }
@@ -153,12 +156,32 @@ func parse6(b []byte, src netip.Addr) (*packet6, error) {
 	if p.hw == nil {
 		p.hw = hardwareOf(peer, m.Options.ClientID())
 	}
-	if len(p.hw) != 6 || allZero(p.hw) {
+	if id, ok := m.Options.ClientID().(*dhcpv6.DUIDUUID); ok {
+		p.uuids = uuidTexts(id.UUID)
+	}
+	switch {
+	case len(p.hw) == 6 && !allZero(p.hw):
+		p.mac = boot.MAC(p.hw)
+	case p.hw == nil && p.uuids != nil: // the inventory may know it
+	default:
 		return nil, BadHardware
 	}
-	p.mac = boot.MAC(p.hw)
 	p.client = client6(m)
 	return p, nil
+}
+
+// uuidTexts is a DUID-UUID (RFC 6355) as the inventory may write it: SMBIOS has the first three fields with their low
+// byte first, and firmware that copies them says so, where others send what they print.
+func uuidTexts(u [16]byte) []string {
+	if allZero(u[:]) {
+		return nil
+	}
+	print := func(u [16]byte) string { return fmt.Sprintf("%x-%x-%x-%x-%x", u[:4], u[4:6], u[6:8], u[8:10], u[10:]) }
+	swapped := u
+	slices.Reverse(swapped[:4])
+	slices.Reverse(swapped[4:6])
+	slices.Reverse(swapped[6:8])
+	return []string{print(u), print(swapped)}
 }
 
 // hardwareOf tells the MAC of who sends from a link-local address made from it (EUI-64, as firmware does it), else the
@@ -235,25 +258,33 @@ func (s *Server) Answer6(ctx context.Context, b []byte, a Arrival6) (reply []byt
 		s.Metrics.dropped(g)
 		return nil, to, false
 	}
-	if !s.gate.admit(p.mac, s.now()) {
+	key := p.mac
+	if key == "" {
+		key = p.uuids[0]
+	}
+	if !s.gate.admit(key, s.now()) {
 		s.Metrics.limited.Add(1)
 		return nil, to, false
 	}
 	c := &call6{Server: s, ctx: ctx, p: p}
 	var found bool
-	if c.m, found, err = s.inventory.ByMAC(ctx, p.mac); err != nil {
+	if c.m, found, err = s.machine6(ctx, p); err != nil {
 		s.log.Error("inventory does not answer", "mac", p.mac, "err", err)
 		return nil, to, false
 	}
 	if !found {
-		s.gate.forget(p.mac)
+		s.gate.forget(key)
 		s.Metrics.strangers.Add(1)
 		if s.cfg.Unknown == Record && p.MessageType == dhcpv6.MessageTypeSolicit {
-			s.record(schema.BootEvidence{Kind: boot.KindUnknown, MAC: p.mac, What: p.client.describe() + ", IPv6", Result: "not in the inventory: not answered"})
+			what := p.client.describe() + ", IPv6"
+			if p.mac == "" {
+				what += ", UUID " + p.uuids[0]
+			}
+			s.record(schema.BootEvidence{Kind: boot.KindUnknown, MAC: p.mac, What: what, Result: "not in the inventory: not answered"})
 		}
 		return nil, to, false
 	}
-	s.gate.learn(s.now(), p.mac)
+	s.gate.learn(s.now(), key)
 	if c.subnet = s.subnet6(p, a); c.subnet == nil {
 		c.note(boot.KindRelay, p.link, "no IPv6 subnet is configured for where it came from: not answered")
 		return nil, to, false
@@ -276,6 +307,27 @@ func (s *Server) Answer6(ctx context.Context, b []byte, a Arrival6) (reply []byt
 		port = a.Src.Port()
 	}
 	return r.ToBytes(), netip.AddrPortFrom(a.Src.Addr(), port), true
+}
+
+// machine6 finds who sent p: by its MAC, and where none can be told (a host that hides it, and a relay without RFC 6939)
+// by the UUID in its identifier; p then has the MAC that the inventory has first.
+func (s *Server) machine6(ctx context.Context, p *packet6) (boot.Machine, bool, error) {
+	if p.mac != "" {
+		return s.inventory.ByMAC(ctx, p.mac)
+	}
+	by, ok := s.inventory.(boot.ByUUID)
+	if !ok {
+		return boot.Machine{}, false, nil
+	}
+	m, mac, found, err := by.ByUUID(ctx, p.uuids...)
+	if err != nil || !found {
+		return boot.Machine{}, false, err
+	}
+	if p.hw, err = net.ParseMAC(mac); err != nil || len(p.hw) != 6 {
+		return boot.Machine{}, false, fmt.Errorf("server %s has MAC %q: want six bytes", m.ID, mac)
+	}
+	p.mac = mac
+	return m, true, nil
 }
 
 func (s *Server) subnet6(p *packet6, a Arrival6) *Subnet6 {
@@ -369,13 +421,22 @@ func (c *call6) pick() (netip.Addr, error) {
 	if err != nil {
 		return netip.Addr{}, err
 	}
-	if ip, err := netip.ParseAddr(row.IP); had && err == nil && c.subnet.Prefix.Contains(ip) {
+	pool, own := c.subnet.pool(), c.links.within(c.subnet.Prefix)
+	// A machine's own live lease isn't probed: it would find the machine itself.
+	if ip, err := netip.ParseAddr(row.IP); had && err == nil && c.subnet.Prefix.Contains(ip) && (lease.Live(row, c.now()) || c.book.Vacant(c.ctx, pool, c.p.mac, ip)) {
 		return ip, nil
 	}
 	for n := range choosable {
 		ip := c.subnet.address(c.p.hw, n)
-		if free, err := c.book.Untaken(c.ctx, ip, c.p.mac); err != nil || free {
-			return ip, err
+		if slices.Contains(own, ip) || slices.Contains(c.subnet.DNS, ip) {
+			continue
+		}
+		free, err := c.book.Untaken(c.ctx, ip, c.p.mac)
+		if err != nil {
+			return netip.Addr{}, err
+		}
+		if free && c.book.Vacant(c.ctx, pool, c.p.mac, ip) {
+			return ip, nil
 		}
 	}
 	return netip.Addr{}, nil
@@ -424,9 +485,7 @@ func (c *call6) bind(m *dhcpv6.Message) (*dhcpv6.Message, bool) {
 		}
 	}
 	if ip.IsValid() {
-		x := c.p.TransactionID
-		_, err := c.book.Bind(c.ctx, c.subnet.pool(), lease.Claim{MAC: c.p.mac, ClientID: c.identifier(c.p.Options.OneIANA()), Server: c.m.ID, IP: ip,
-			For: c.length(), XID: uint32(x[0])<<16 | uint32(x[1])<<8 | uint32(x[2])})
+		err := c.commit(ip)
 		if errors.Is(err, lease.ErrTaken) {
 			c.note(boot.KindRequest, ip, "the address was taken by another machine meanwhile: not answered")
 			return nil, false
@@ -439,6 +498,14 @@ func (c *call6) bind(m *dhcpv6.Message) (*dhcpv6.Message, bool) {
 	c.options(m)
 	c.note(boot.KindAck, ip, "ok")
 	return m, true
+}
+
+// commit makes the lease of the message's first association durable.
+func (c *call6) commit(ip netip.Addr) error {
+	x := c.p.TransactionID
+	_, err := c.book.Bind(c.ctx, c.subnet.pool(), lease.Claim{MAC: c.p.mac, ClientID: c.identifier(c.p.Options.OneIANA()), Server: c.m.ID, IP: ip,
+		For: c.length(), XID: uint32(x[0])<<16 | uint32(x[1])<<8 | uint32(x[2])})
+	return err
 }
 
 func (c *call6) broken(err error) (*dhcpv6.Message, bool) {
@@ -470,20 +537,27 @@ func (c *call6) identity(m *dhcpv6.Message, ip netip.Addr) {
 	}
 }
 
-// confirm says whether the client is still where its addresses belong (RFC 8415 section 18.3.3).
+// confirm says whether the client's addresses are still right where it is (RFC 8415 section 18.3.3). One address a
+// machine is: that one, and its lease is made anew where it has run out, so that it is known who speaks from it.
 func (c *call6) confirm(m *dhcpv6.Message) (*dhcpv6.Message, bool) {
-	status, any := iana.StatusSuccess, false
-	for _, a := range c.addresses() {
-		any = true
-		if !c.subnet.Prefix.Contains(a) {
-			status = iana.StatusNotOnLink
-		}
-	}
-	if !any {
+	asked := c.addresses()
+	if len(asked) == 0 {
 		return nil, false
 	}
+	ip, err := c.pick()
+	if err != nil {
+		return c.broken(err)
+	}
+	status := iana.StatusSuccess
+	if !ip.IsValid() || slices.ContainsFunc(asked, func(a netip.Addr) bool { return a != ip }) {
+		status = iana.StatusNotOnLink
+	} else if err = c.commit(ip); errors.Is(err, lease.ErrTaken) {
+		status = iana.StatusNotOnLink
+	} else if err != nil {
+		return c.broken(err)
+	}
 	m.AddOption(&dhcpv6.OptStatusCode{StatusCode: status})
-	c.note(boot.KindRequest, netip.Addr{}, "asks whether its address still holds: "+status.String())
+	c.note(boot.KindRequest, asked[0], "asks whether its address still holds: "+status.String())
 	return m, true
 }
 

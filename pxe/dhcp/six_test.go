@@ -1,8 +1,13 @@
 package dhcp_test
 
 import (
+	"bytes"
+	"context"
+	"encoding/hex"
 	"net"
 	"net/netip"
+	"slices"
+	"strings"
 	"testing"
 	"time"
 
@@ -25,7 +30,9 @@ var (
 // six is a server of 2001:db8:1::/64, directly on lo, and of 2001:db8:2::/64, behind relays.
 type six struct {
 	*dhcp.Server
+	*pxetest.Platform
 	t     *testing.T
+	busy  map[netip.Addr]bool // addresses that answer a probe
 	now   time.Time
 	store *lease.Memory
 	seen  []schema.BootEvidence
@@ -34,31 +41,46 @@ type six struct {
 
 func newSix(t *testing.T) *six {
 	t.Helper()
-	p := pxetest.New()
-	p.Put(boot.Machine{ID: "srv-1", Phase: schema.PhaseAvailable}, boot.MAC(hw6))
-	s := &six{t: t, now: time.Unix(1_800_000_000, 0), store: lease.NewMemory()}
+	s := &six{Platform: pxetest.New(), t: t, now: time.Unix(1_800_000_000, 0), store: lease.NewMemory(), busy: map[netip.Addr]bool{}}
+	s.Put(boot.Machine{ID: "srv-1", Phase: schema.PhaseAvailable}, boot.MAC(hw6))
 	s.cfg = dhcp.Config{ServerID: netip.MustParseAddr("10.0.0.2"), ScriptURL: func(string) string { return "" }, Subnets: []dhcp.Subnet{{Prefix: netip.MustParsePrefix("10.0.0.0/24")}}, V6: dhcp.Config6{
 		Subnets:  []dhcp.Subnet6{{Prefix: netip.MustParsePrefix("2001:db8:1::/64"), Interface: "lo", DNS: []netip.Addr{netip.MustParseAddr("2001:db8::53")}}, {Prefix: netip.MustParsePrefix("2001:db8:2::/64")}},
 		FilesURL: "http://[2001:db8:1::2]:8080/files", TFTPURL: "tftp://[2001:db8:1::2]", ScriptURL: func(mac string) string { return "http://[2001:db8:1::2]:8080/boot/" + mac },
 	}}
-	var err error
-	s.Server, err = dhcp.New(s.cfg, dhcp.Deps{Inventory: p, Now: func() time.Time { return s.now }, Book: lease.NewBook(s.store, lease.Options{Now: func() time.Time { return s.now }}),
-		Record: func(e schema.BootEvidence) { s.seen = append(s.seen, e) }})
-	if err != nil {
-		t.Fatal(err)
-	}
+	s.start()
 	return s
 }
+
+// start makes the server, as another process on the same leases would.
+func (s *six) start() {
+	s.t.Helper()
+	clock := func() time.Time { return s.now }
+	book := lease.NewBook(s.store, lease.Options{Now: clock, Prober: s, Conflict: func(a netip.Addr, mac string) {
+		s.seen = append(s.seen, schema.BootEvidence{Kind: boot.KindConflict, MAC: mac, IP: a.String()})
+	}})
+	var err error
+	if s.Server, err = dhcp.New(s.cfg, dhcp.Deps{Inventory: s, Now: clock, Book: book, Record: func(e schema.BootEvidence) { s.seen = append(s.seen, e) }}); err != nil {
+		s.t.Fatal(err)
+	}
+}
+
+// InUse implements lease.Prober.
+func (s *six) InUse(_ context.Context, a netip.Addr, _ string) bool { return s.busy[a] }
 
 // ask sends m as the machine that is directly connected, and returns the answer; nil = silence.
 func (s *six) ask(m dhcpv6.DHCPv6) *dhcpv6.Message {
 	s.t.Helper()
-	b, to, ok := s.Answer6(s.t.Context(), m.ToBytes(), dhcp.Arrival6{Src: local6, IfIndex: loopback(s.t)})
+	return s.askFrom(local6, m)
+}
+
+func (s *six) askFrom(from netip.AddrPort, m dhcpv6.DHCPv6) *dhcpv6.Message {
+	s.t.Helper()
+	b, to, ok := s.Answer6(s.t.Context(), m.ToBytes(), dhcp.Arrival6{Src: from, IfIndex: loopback(s.t)})
 	if !ok {
 		return nil
 	}
-	if to != local6 {
-		s.t.Fatalf("answered to %s, want %s", to, local6)
+	if to != from {
+		s.t.Fatalf("answered to %s, want %s", to, from)
 	}
 	r, err := dhcpv6.MessageFromBytes(b)
 	if err != nil {
@@ -198,6 +220,156 @@ func TestDHCPv6ClientStates(t *testing.T) {
 	}
 }
 
+// TestDHCPv6AfterRenumbering: the prefix of a network has changed; who renews gets an address of the new one, and the
+// old one with no time left.
+func TestDHCPv6AfterRenumbering(t *testing.T) {
+	t.Parallel()
+	s := newSix(t)
+	mine := dhcpv6.WithServerID(s.cfg.DUID())
+	if got := s.address(s.ask(message(t, dhcpv6.MessageTypeRequest, mine))); got != own6 {
+		t.Fatalf("it was given %s", got)
+	}
+	s.cfg.V6.Subnets[0].Prefix = netip.MustParsePrefix("2001:db8:7::/64")
+	s.start()
+	if r := s.ask(message(t, dhcpv6.MessageTypeConfirm, held(own6))); r == nil || r.Options.Status().StatusCode != iana.StatusNotOnLink {
+		t.Fatalf("CONFIRM of the old address: %v", r)
+	}
+	r := s.ask(message(t, dhcpv6.MessageTypeRenew, mine, held(own6)))
+	all := r.Options.OneIANA().Options.Addresses()
+	if want := net.ParseIP("2001:db8:7:0:5254:67:7077:1"); len(all) != 2 || !all[0].IPv6Addr.Equal(want) || all[0].ValidLifetime == 0 || !all[1].IPv6Addr.Equal(own6.AsSlice()) || all[1].ValidLifetime != 0 {
+		t.Fatalf("RENEW of the old address: %v", all)
+	}
+}
+
+// TestDHCPv6ConfirmMakesTheLeaseAnew: a client that comes back after its lease ran out, or was released, goes on with
+// its address, so the record must say whose it is; another's address is not right here.
+func TestDHCPv6ConfirmMakesTheLeaseAnew(t *testing.T) {
+	t.Parallel()
+	s := newSix(t)
+	mine := dhcpv6.WithServerID(s.cfg.DUID())
+	s.ask(message(t, dhcpv6.MessageTypeRequest, mine))
+	s.ask(message(t, dhcpv6.MessageTypeRelease, mine, held(own6)))
+	if _, _, ok, err := s.MACAt(t.Context(), own6); ok || err != nil {
+		t.Fatalf("after its RELEASE: %v %v", ok, err)
+	}
+	if r := s.ask(message(t, dhcpv6.MessageTypeConfirm, held(own6))); r == nil || r.Options.Status().StatusCode != iana.StatusSuccess {
+		t.Fatalf("CONFIRM: %v", r)
+	}
+	if mac, _, ok, err := s.MACAt(t.Context(), own6); !ok || err != nil || mac != boot.MAC(hw6) {
+		t.Fatalf("after its CONFIRM: %s %v %v", mac, ok, err)
+	}
+	if r := s.ask(message(t, dhcpv6.MessageTypeConfirm, held(netip.MustParseAddr("2001:db8:1::77")))); r == nil || r.Options.Status().StatusCode != iana.StatusNotOnLink {
+		t.Fatalf("CONFIRM of an address of this network that isn't its own: %v", r)
+	}
+}
+
+func TestDHCPv6AddressInUseIsNotGiven(t *testing.T) {
+	t.Parallel()
+	s := newSix(t)
+	s.busy[own6] = true
+	got := s.address(s.ask(message(t, dhcpv6.MessageTypeSolicit)))
+	if got == own6 || s.seen[0].Kind != boot.KindConflict || s.seen[0].IP != own6.String() {
+		t.Fatalf("offered %s; evidence %+v", got, s.seen)
+	}
+	mine := dhcpv6.WithServerID(s.cfg.DUID())
+	if a := s.address(s.ask(message(t, dhcpv6.MessageTypeRequest, mine))); a != got {
+		t.Fatalf("offered %s, given %s", got, a)
+	}
+	// What it has is its own: it answers there itself, and isn't asked.
+	s.busy[got] = true
+	if a := s.address(s.ask(message(t, dhcpv6.MessageTypeRenew, mine, held(got)))); a != got {
+		t.Fatalf("had %s, renewed to %s", got, a)
+	}
+	rows, err := s.store.Find(t.Context(), []lease.Key{{IPs: []string{own6.String()}}})
+	if err != nil || len(rows) != 1 || rows[0].State != schema.LeaseDeclined {
+		t.Fatalf("the address in use is not quarantined: %v %v", rows, err)
+	}
+}
+
+// TestDHCPv6MachineFoundByItsUUID: a host with an address that hides its MAC and an identifier that is its SMBIOS UUID
+// (RFC 6355), in either byte order.
+func TestDHCPv6MachineFoundByItsUUID(t *testing.T) {
+	t.Parallel()
+	hidden := netip.MustParseAddrPort("[fe80::1234:5678:9abc:def0%lo]:546")
+	printed := [16]byte{0x4c, 0x4c, 0x45, 0x44, 0x00, 0x39, 0x4a, 0x10, 0x80, 0x52, 0xb8, 0xc0, 0x4f, 0x4e, 0x33, 0x32}
+	smbios := [16]byte{0x44, 0x45, 0x4c, 0x4c, 0x39, 0x00, 0x10, 0x4a, 0x80, 0x52, 0xb8, 0xc0, 0x4f, 0x4e, 0x33, 0x32}
+	for name, id := range map[string][16]byte{"as printed": printed, "as in SMBIOS": smbios} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			s := newSix(t)
+			m := message(t, dhcpv6.MessageTypeSolicit, dhcpv6.WithClientID(&dhcpv6.DUIDUUID{UUID: id}), class("HTTPClient:Arch:00016"), dhcpv6.WithArchType(iana.EFI_X86_64_HTTP))
+			if r := s.askFrom(hidden, m); r != nil {
+				t.Fatalf("the inventory doesn't have that UUID, and answers %v", r)
+			}
+			s.SetUUID("srv-1", "4c4c4544-0039-4a10-8052-b8c04f4e3332")
+			if r := s.askFrom(hidden, m); s.address(r) != own6 || r.Options.BootFileURL() == "" {
+				t.Fatalf("%v", r)
+			}
+			// Two that say they have it are nobody.
+			s.Put(boot.Machine{ID: "srv-2", Phase: schema.PhaseAvailable}, "52:54:00:77:00:02")
+			s.SetUUID("srv-2", "44454c4c-3900-104a-8052-b8c04f4e3332")
+			if r := s.askFrom(hidden, m); r != nil {
+				t.Fatalf("two servers have that UUID in one order or the other, and one is answered: %v", r)
+			}
+		})
+	}
+}
+
+// TestRFC5970FieldByField: what UEFI's HTTP boot asks, byte by byte, and each option of the answer.
+func TestRFC5970FieldByField(t *testing.T) {
+	t.Parallel()
+	s := newSix(t)
+	ask := slices.Concat(
+		[]byte{1, 0xaa, 0xbb, 0xcc},                               // SOLICIT, transaction
+		option6(1, hex6("0004 33221100554477668899aabbccddeeff")), // DUID-UUID
+		option6(3, hex6("00000005 00000000 00000000")),            // IA_NA
+		option6(6, hex6("003b 003c 0017 0010")),                   // ORO: 59, 60, 23, 16
+		option6(8, hex6("0000")),                                  // elapsed time
+		option6(61, hex6("0010")),                                 // UEFI x86-64, HTTP
+		option6(62, hex6("01 03 10")),                             // UNDI 3.16
+		option6(16, append(hex6("00000157 0021"), "HTTPClient:Arch:00016:UNDI:003016"...)),
+	)
+	b, _, ok := s.Answer6(t.Context(), ask, dhcp.Arrival6{Src: local6, IfIndex: loopback(t)})
+	if !ok || !bytes.Equal(b[:4], []byte{2, 0xaa, 0xbb, 0xcc}) {
+		t.Fatalf("want an ADVERTISE of the same transaction, got %x", b)
+	}
+	got := map[int]string{}
+	var order []int
+	for o := b[4:]; len(o) > 0; {
+		code, n := int(o[0])<<8|int(o[1]), int(o[2])<<8|int(o[3])
+		order = append(order, code)
+		got[code], o = string(o[4:4+n]), o[4+n:]
+	}
+	ten := "0000012c 000001e0" // T1 300 s, T2 480 s
+	for code, want := range map[int][]byte{
+		1:  hex6("0004 33221100554477668899aabbccddeeff"),
+		2:  s.cfg.DUID().ToBytes(),
+		3:  slices.Concat(hex6("00000005"+ten), option6(5, slices.Concat(own6.AsSlice(), hex6("00000258 00000258")))),
+		16: append(hex6("00000157 000a"), "HTTPClient"...),
+		23: netip.MustParseAddr("2001:db8::53").AsSlice(),
+		59: []byte("http://[2001:db8:1::2]:8080/files/snponly.efi"),
+	} {
+		if got[code] != string(want) {
+			t.Errorf("option %d is %x, want %x", code, got[code], want)
+		}
+	}
+	if len(order) != 6 {
+		t.Errorf("options %v: want each of 1, 2, 3, 16, 23, 59 once and no other", order)
+	}
+}
+
+func option6(code byte, v []byte) []byte {
+	return append([]byte{0, code, byte(len(v) >> 8), byte(len(v))}, v...)
+}
+
+func hex6(s string) []byte {
+	b, err := hex.DecodeString(strings.ReplaceAll(s, " ", ""))
+	if err != nil {
+		panic(err)
+	}
+	return b
+}
+
 func TestDHCPv6ThroughRelays(t *testing.T) {
 	t.Parallel()
 	s := newSix(t)
@@ -242,7 +414,7 @@ func TestDHCPv6ThroughRelays(t *testing.T) {
 }
 
 // FuzzAnswer6 gives the server anything: it must not panic, must answer nothing but its own machine, and must keep no
-// lease but for a REQUEST, RENEW or REBIND that it answers.
+// lease but for a REQUEST, RENEW, REBIND or CONFIRM that it answers.
 func FuzzAnswer6(f *testing.F) {
 	for typ := dhcpv6.MessageTypeSolicit; typ <= dhcpv6.MessageTypeInformationRequest; typ++ {
 		m, err := dhcpv6.NewSolicit(hw6, class("HTTPClient:Arch:00016"), held(own6))
@@ -288,7 +460,7 @@ func FuzzAnswer6(f *testing.F) {
 			t.Fatalf("%v is no answer to %v", out, in)
 		}
 		switch asked.MessageType {
-		case dhcpv6.MessageTypeRequest, dhcpv6.MessageTypeRenew, dhcpv6.MessageTypeRebind:
+		case dhcpv6.MessageTypeRequest, dhcpv6.MessageTypeRenew, dhcpv6.MessageTypeRebind, dhcpv6.MessageTypeConfirm:
 		default:
 			if len(rows) != 0 {
 				t.Fatalf("%s keeps a lease: %v", asked.MessageType, rows)

@@ -270,19 +270,32 @@ func (b *Book) clear(ctx context.Context, p Pool, k macKey, ip netip.Addr, probe
 	if b.o.Prober == nil {
 		return true
 	}
-	b.mu.Lock()
-	at, ok := b.probed[ip]
-	b.mu.Unlock()
-	if ok && b.o.Now().Sub(at) < probeCache {
+	if b.probedFree(ip) {
 		return true
 	}
-	if *probes--; *probes < 0 {
-		b.mu.Lock()
-		b.drop(k)
-		b.mu.Unlock()
-		return false
+	if *probes--; *probes >= 0 && b.Vacant(ctx, p, k.mac, ip) {
+		return true
 	}
-	if !b.o.Prober.InUse(ctx, ip, k.mac) {
+	b.mu.Lock()
+	b.drop(k)
+	b.mu.Unlock()
+	return false
+}
+
+func (b *Book) probedFree(ip netip.Addr) bool {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	at, ok := b.probed[ip]
+	return ok && b.o.Now().Sub(at) < probeCache
+}
+
+// Vacant probes ip, unless it has just been found free, and reports whether nothing else than mac answers there. An
+// address that something answers at is quarantined.
+func (b *Book) Vacant(ctx context.Context, p Pool, mac string, ip netip.Addr) bool {
+	if b.o.Prober == nil || b.probedFree(ip) {
+		return true
+	}
+	if !b.o.Prober.InUse(ctx, ip, mac) {
 		b.mu.Lock()
 		if len(b.probed) > 4096 {
 			clear(b.probed)
@@ -291,10 +304,7 @@ func (b *Book) clear(ctx context.Context, p Pool, k macKey, ip netip.Addr, probe
 		b.mu.Unlock()
 		return true
 	}
-	b.mu.Lock()
-	b.drop(k)
-	b.mu.Unlock()
-	b.o.Conflict(ip, k.mac)
+	b.o.Conflict(ip, mac)
 	now := b.o.Now()
 	// No MAC: it is not this machine's fault, nor is it known whose.
 	_ = b.commit(ctx, schema.Lease{IP: ip.String(), Subnet: p.Subnet, State: schema.LeaseDeclined, BoundAt: schema.At(now), ExpiresAt: schema.At(now.Add(b.o.Quarantine))})

@@ -27,6 +27,7 @@ type Platform struct {
 	mu       sync.Mutex
 	machines map[string]boot.Machine // by id
 	macs     map[string]string       // to the id
+	uuids    map[string]string       // to the id
 	tokens   map[string]*token       // by hash
 	evidence []schema.BootEvidence
 	more     chan struct{} // closed and renewed whenever evidence comes
@@ -44,7 +45,7 @@ const TokenTTL = time.Hour
 
 // New returns an empty platform.
 func New() *Platform {
-	return &Platform{Now: time.Now, machines: map[string]boot.Machine{}, macs: map[string]string{}, tokens: map[string]*token{}, more: make(chan struct{})}
+	return &Platform{Now: time.Now, machines: map[string]boot.Machine{}, macs: map[string]string{}, uuids: map[string]string{}, tokens: map[string]*token{}, more: make(chan struct{})}
 }
 
 // Put adds or replaces a machine and its boot interfaces.
@@ -95,6 +96,33 @@ func (p *Platform) MACs(context.Context) ([]string, error) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	return slices.Collect(maps.Keys(p.macs)), nil
+}
+
+// SetUUID gives a machine its SMBIOS UUID.
+func (p *Platform) SetUUID(id, uuid string) {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	p.uuids[uuid] = id
+}
+
+// ByUUID implements boot.ByUUID.
+func (p *Platform) ByUUID(_ context.Context, uuids ...string) (boot.Machine, string, bool, error) {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	found := map[string]bool{}
+	for _, u := range uuids {
+		if id, ok := p.uuids[u]; ok {
+			found[id] = true
+		}
+	}
+	for id := range found {
+		for _, mac := range slices.Sorted(maps.Keys(p.macs)) {
+			if p.macs[mac] == id {
+				return p.machines[id], mac, len(found) == 1, nil
+			}
+		}
+	}
+	return boot.Machine{}, "", false, nil
 }
 
 // ByID implements boot.Inventory.

@@ -8,6 +8,7 @@ import (
 	"math/rand/v2"
 	"os"
 	"path/filepath"
+	"regexp"
 	"strings"
 	"testing"
 	"time"
@@ -218,8 +219,14 @@ func TestTFTPAndHTTPClients(t *testing.T) {
 // TestClientsOverIPv6: two clients of other makes, the second after the first on one machine, get its one address.
 func TestClientsOverIPv6(t *testing.T) {
 	need(t, "dhclient", "isc-dhcp-client")
-	need(t, "dhcpcd", "dhcpcd")
-	s := newSite6(t)
+	need(t, "dhcpcd", "dhcpcd-base")
+	for name, own := range map[string]bool{"beside radvd": false, "with advertisements of our own": true} {
+		t.Run(name, func(t *testing.T) { clientsOverIPv6(t, own) })
+	}
+}
+
+func clientsOverIPv6(t *testing.T, advertise bool) {
+	s := newSite6(t, advertise)
 	h := s.host(t, 11, "br0")
 	s.machine(h, schema.PhaseAvailable)
 	h.linkLocal()
@@ -228,10 +235,36 @@ func TestClientsOverIPv6(t *testing.T) {
 	const want = "2001:db8:77:0:5254:67:7077:10b"
 	h.do("dhclient", "-6", "-1", "-sf", sh, "-lf", dir+"/leases", "-pf", dir+"/pid", "eth0")
 	given(t, out, "event=BOUND6", "new_ip6_address="+want, "new_dhcp6_name_servers=2001:db8:77::53")
+	h.waitFile(dir + "/pid") // else the next doesn't end it
 	h.do("dhclient", "-6", "-r", "-sf", sh, "-lf", dir+"/leases", "-pf", dir+"/pid", "eth0")
 	s.wait(5*time.Second, boot.KindRelease, h.mac, func(e schema.BootEvidence) bool { return e.Result == "ok" && e.IP == want })
-	h.do("dhcpcd", "-6", "-1", "-B", "-t", "20", "-c", sh, "eth0")
+	h.waitPort("udp6", 546, false)
+	// dhcpcd asks DHCPv6 only once a router has told it to. It keeps its leases in one place for all that runs here.
+	forget := func() {
+		old, _ := filepath.Glob("/var/lib/dhcpcd/*eth0*")
+		for _, f := range old {
+			os.Remove(f)
+		}
+	}
+	forget()
+	t.Cleanup(forget)
+	dhcpcd := func() {
+		h.do("dhcpcd", "-6", "-1", "-B", "-t", "20", "-c", sh, "eth0")
+	}
+	dhcpcd()
 	given(t, out, "new_dhcp6_ia_na1_ia_addr1="+want)
+	// It comes back with its lease file, after an end of its lease that it has not heard of: it asks whether its address
+	// still holds, goes on with it, and must be known by it again.
+	rows, err := s.leases.List(t.Context(), "2001:db8:77::/64")
+	if err != nil || len(rows) != 1 {
+		t.Fatalf("%v %v", rows, err)
+	}
+	rows[0].State, rows[0].ExpiresAt = schema.LeaseReleased, schema.At(time.Now())
+	if errs, err := s.leases.Commit(t.Context(), time.Now(), rows); err != nil || errs[0] != nil {
+		t.Fatal(errs, err)
+	}
+	dhcpcd()
+	s.wait(5*time.Second, boot.KindRequest, h.mac, func(e schema.BootEvidence) bool { return strings.HasPrefix(e.Result, "asks whether") })
 
 	// Files come over IPv6 too.
 	h.run("ip address replace " + want + "/64 dev eth0 nodad")
@@ -253,4 +286,78 @@ func TestClientsOverIPv6(t *testing.T) {
 		os.Remove(dir + "/f")
 	}
 	s.wait(time.Second, boot.KindTFTP, h.mac, func(e schema.BootEvidence) bool { return e.Result == "ok" && e.IP == want })
+}
+
+// TestRouterAdvertisements: a client of another make is told that addresses are managed, and no more: no default router,
+// no address made from the prefix.
+func TestRouterAdvertisements(t *testing.T) {
+	need(t, "rdisc6", "ndisc6")
+	s := newSite6(t, true)
+	h := s.host(t, 12, "br0")
+	h.linkLocal()
+	out := h.do("rdisc6", "-1", "-w", "6000", "eth0")
+	for _, want := range []string{`Stateful address conf. *: *Yes`, `Stateful other conf. *: *Yes`, `Router lifetime *: *0 `, `Prefix *: 2001:db8:77::/64`, `On-link *: *Yes`, `Autonomous address conf.: *No`, `Recursive DNS server *: 2001:db8:77::53`} {
+		if !regexp.MustCompile(want).MatchString(out) {
+			t.Errorf("no %q in what a host is told:\n%s", want, out)
+		}
+	}
+	if routes := h.run("ip -6 route show default"); strings.TrimSpace(routes) != "" {
+		t.Errorf("the host took it for a default router: %s", routes)
+	}
+	if a := h.run("ip -6 address show dev eth0 scope global"); strings.TrimSpace(a) != "" {
+		t.Errorf("the host made an address for itself: %s", a)
+	}
+}
+
+// TestAnAddressThatIsInUseIsNotOfferedOverIPv6: it has been taken by hand, and answers neighbor solicitations.
+func TestAnAddressThatIsInUseIsNotOfferedOverIPv6(t *testing.T) {
+	need(t, "dhclient", "isc-dhcp-client")
+	s := newSite6(t, true)
+	squatter, h := s.host(t, 13, "br0"), s.host(t, 14, "br0")
+	const first = "2001:db8:77:0:5254:67:7077:10e"
+	squatter.run("ip address add " + first + "/64 dev eth0 nodad")
+	s.machine(h, schema.PhaseAvailable)
+	h.linkLocal()
+	sh, out := script(t)
+	dir := t.TempDir()
+	h.do("dhclient", "-6", "-1", "-sf", sh, "-lf", dir+"/leases", "-pf", dir+"/pid", "eth0")
+	given(t, out, "event=BOUND6", "new_ip6_address=2001:db8:77:0:5254:67:7177:10e")
+	s.wait(time.Second, boot.KindConflict, h.mac, func(e schema.BootEvidence) bool { return e.IP == first })
+	for _, e := range s.Evidence() {
+		if e.Kind == boot.KindDecline {
+			t.Fatalf("the client had to find it out itself: %+v", e)
+		}
+	}
+}
+
+// TestDoctorOnTheWire: what `gpupool pxe doctor` finds on a network, with and without what should and shouldn't be there.
+func TestDoctorOnTheWire(t *testing.T) {
+	s := newSite6(t, true)
+	cfg := pxe.Config{Mode: "full", Interface: "br0", ServerID: "10.77.0.1", Root: s.root, Subnets: []pxe.Subnet{{CIDR: "10.77.0.0/24"}},
+		IPv6: pxe.IPv6{Address: "2001:db8:77::1", Subnets: []pxe.Subnet6{{CIDR: "2001:db8:77::/64"}}}}
+	// What this machine advertises itself it does not see.
+	check := func(name string, want pxe.Verdict, text string) {
+		t.Helper()
+		for _, c := range pxe.Doctor(t.Context(), cfg, true) {
+			if c.Name == name {
+				if c.Verdict != want || !strings.Contains(c.Text, text) || c.Verdict == pxe.Bad && c.Hint == "" {
+					t.Errorf("%+v, want %s: %s", c, want, text)
+				}
+				return
+			}
+		}
+		t.Errorf("no check %q", name)
+	}
+	check("IPv6 advertisements", pxe.Bad, "nobody advertises on br0")
+	check("other DHCP servers", pxe.Good, "")
+	cfg.IPv6.Advertise = true
+	check("IPv6 advertisements", pxe.Good, "this service")
+	cfg.IPv6.Advertise = false
+
+	s.host(t, 31, "br0").radvd("off")
+	check("IPv6 advertisements", pxe.Bad, "without the managed flag")
+	s.plainDHCP(t)
+	check("other DHCP servers", pxe.Bad, "10.77.0.2")
+	cfg.Mode, cfg.IPv6 = "proxy", pxe.IPv6{}
+	check("other DHCP servers", pxe.Good, "10.77.0.2")
 }

@@ -37,32 +37,33 @@ func (s *site) plainDHCP(t *testing.T) {
 	other.waitUp(67)
 }
 
-// newSite6 is a site whose machines have nothing but IPv6: no DHCPv4, and a router that sends them to DHCPv6.
-func newSite6(t *testing.T) *site {
+// newSite6 is a site whose machines have nothing but IPv6: no DHCPv4, and somebody that sends them to DHCPv6: a router,
+// radvd, or the service itself.
+func newSite6(t *testing.T, advertise bool) *site {
 	t.Helper()
-	need(t, "radvd", "radvd")
 	s := newSite(t, func(c *pxe.Config) {
+		ip(t, "address add 2001:db8:77::1/64 dev br0 nodad")
 		c.DHCP, c.PXE = pxe.Off, pxe.Off
-		c.IPv6 = pxe.IPv6{Address: "2001:db8:77::1", Subnets: []pxe.Subnet6{{CIDR: "2001:db8:77::/64", DNS: []string{"2001:db8:77::53"}}}}
+		c.IPv6 = pxe.IPv6{Address: "2001:db8:77::1", Advertise: advertise, Subnets: []pxe.Subnet6{{CIDR: "2001:db8:77::/64", DNS: []string{"2001:db8:77::53"}}}}
 	})
-	ip(t, "address add 2001:db8:77::1/64 dev br0 nodad")
-	dir := t.TempDir()
-	if err := os.WriteFile(filepath.Join(dir, "radvd.conf"), []byte("interface br0 { AdvSendAdvert on; MinRtrAdvInterval 3; MaxRtrAdvInterval 4; AdvManagedFlag on; AdvOtherConfigFlag on; prefix 2001:db8:77::/64 { AdvAutonomous off; }; };"), 0o600); err != nil {
-		t.Fatal(err)
+	if !advertise {
+		s.host(t, 32, "br0").radvd("on")
 	}
-	if out, err := exec.Command("sysctl", "-qw", "net.ipv6.conf.all.forwarding=1").CombinedOutput(); err != nil {
-		t.Fatalf("%v %s", err, out)
-	}
-	router := exec.Command("radvd", "-n", "-m", "stderr", "-C", filepath.Join(dir, "radvd.conf"), "-p", filepath.Join(dir, "pid"))
-	router.Stdout, router.Stderr = t.Output(), t.Output()
-	if err := router.Start(); err != nil {
-		t.Fatal(err)
-	}
-	t.Cleanup(func() {
-		router.Process.Kill()
-		router.Wait()
-	})
 	return s
+}
+
+// radvd makes the host the network's router, which says whether addresses are managed: on or off.
+func (h *host) radvd(managed string) {
+	h.t.Helper()
+	need(h.t, "radvd", "radvd")
+	dir := h.t.TempDir()
+	if err := os.WriteFile(filepath.Join(dir, "radvd.conf"), []byte("interface eth0 { AdvSendAdvert on; MinRtrAdvInterval 3; MaxRtrAdvInterval 4; AdvManagedFlag "+managed+"; AdvOtherConfigFlag "+managed+"; prefix 2001:db8:77::/64 { AdvAutonomous off; }; };"), 0o600); err != nil {
+		h.t.Fatal(err)
+	}
+	h.linkLocal()
+	h.run("ip address add 2001:db8:77::fe/64 dev eth0 nodad")
+	h.run("sysctl -qw net.ipv6.conf.all.forwarding=1")
+	h.daemon("radvd", "-n", "-m", "stderr", "-C", filepath.Join(dir, "radvd.conf"), "-p", filepath.Join(dir, "pid"))
 }
 
 // power starts the machine with its network on a bridge, and returns where its console goes.
@@ -230,7 +231,8 @@ func TestSecureBootThroughShimAndGRUB(t *testing.T) {
 	s.reaches(v.mac, "grub.cfg: install")
 }
 
-// TestOVMFOverIPv6 boots by DHCPv6 alone (RFC 5970), by TFTP and by HTTP; radvd is the network's router.
+// TestOVMFOverIPv6 boots by DHCPv6 alone (RFC 5970): by HTTP where radvd is the network's router, and by TFTP where the
+// service itself sends clients to DHCPv6.
 func TestOVMFOverIPv6(t *testing.T) {
 	for i, c := range []struct {
 		name string
@@ -241,7 +243,7 @@ func TestOVMFOverIPv6(t *testing.T) {
 		{"by TFTP", vm{uefi: true, six: true}, boot.KindTFTP},
 	} {
 		t.Run(c.name, func(t *testing.T) {
-			s := newSite6(t)
+			s := newSite6(t, !c.vm.http)
 			v := c.vm
 			v.mac, v.tap = fmt.Sprintf("52:54:00:77:06:%02x", i), fmt.Sprintf("tap6%d", i)
 			s.Put(boot.Machine{ID: "srv-six", Name: "six", Phase: schema.PhaseAvailable}, v.mac)

@@ -9,6 +9,7 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
+	"strconv"
 	"strings"
 	"syscall"
 	"testing"
@@ -134,6 +135,7 @@ func (s *site) host(t *testing.T, n int, bridge string) *host {
 		t.Fatal(err)
 	}
 	t.Cleanup(func() {
+		endAllIn(fmt.Sprint(hold.Process.Pid)) // clients leave daemons behind
 		hold.Process.Kill()
 		hold.Wait()
 	})
@@ -152,6 +154,24 @@ func (s *site) host(t *testing.T, n int, bridge string) *host {
 	h.join(n, "eth0", bridge, h.mac)
 	h.run("ip link set lo up")
 	return h
+}
+
+// endAllIn ends every process in the network namespace of another one, but for that.
+func endAllIn(pid string) {
+	ns, err := os.Readlink("/proc/" + pid + "/ns/net")
+	if own, _ := os.Readlink("/proc/self/ns/net"); err != nil || ns == own {
+		return
+	}
+	all, _ := filepath.Glob("/proc/[0-9]*/ns/net")
+	for _, p := range all {
+		other := strings.Split(p, "/")[2]
+		if its, err := os.Readlink(p); err != nil || its != ns || other == pid {
+			continue
+		}
+		if n, err := strconv.Atoi(other); err == nil {
+			syscall.Kill(n, syscall.SIGKILL)
+		}
+	}
 }
 
 // join gives the host an interface on a bridge.
@@ -185,6 +205,7 @@ func (h *host) try(args ...string) (string, error) {
 	defer cancel()
 	c := exec.CommandContext(ctx, "nsenter", append([]string{"-t", h.pid, "-n", "--"}, args...)...)
 	c.Dir = h.t.TempDir()
+	c.WaitDelay = time.Second // what it left running may hold its output
 	out, err := c.CombinedOutput()
 	return string(out), err
 }
@@ -237,13 +258,19 @@ func (s *site) leased(mac string) string {
 // waitUp waits until something listens on a UDP port of the host (a daemon that has just been started).
 func (h *host) waitUp(port int) {
 	h.t.Helper()
+	h.waitPort("udp", port, true)
+}
+
+// waitPort waits until something, or nothing, has a port of the host. table is udp or udp6.
+func (h *host) waitPort(table string, port int, taken bool) {
+	h.t.Helper()
 	hex := fmt.Sprintf(":%04X ", port)
 	for end := time.Now().Add(5 * time.Second); time.Now().Before(end); <-time.After(20 * time.Millisecond) {
-		if b, err := os.ReadFile("/proc/" + h.pid + "/net/udp"); err == nil && strings.Contains(string(b), hex) {
+		if b, err := os.ReadFile("/proc/" + h.pid + "/net/" + table); err == nil && strings.Contains(string(b), hex) == taken {
 			return
 		}
 	}
-	h.t.Fatalf("nothing listens on port %d", port)
+	h.t.Fatalf("%s port %d: want it taken: %v", table, port, taken)
 }
 
 // relay puts a second bridge, br1 with 10.88.0.0/24, behind a dnsmasq that relays to the service.
@@ -271,4 +298,15 @@ func (h *host) linkLocal() {
 		}
 	}
 	h.t.Fatal("eth0 gets no link-local address")
+}
+
+// waitFile waits until a file is there and has something in it.
+func (h *host) waitFile(path string) {
+	h.t.Helper()
+	for end := time.Now().Add(5 * time.Second); time.Now().Before(end); <-time.After(20 * time.Millisecond) {
+		if st, err := os.Stat(path); err == nil && st.Size() > 0 {
+			return
+		}
+	}
+	h.t.Fatalf("no %s", path)
 }

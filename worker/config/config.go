@@ -100,7 +100,8 @@ type PXE6 struct {
 	DHCPListen  string    `yaml:"dhcp_listen" help:"host:port for DHCPv6; the port is 547 outside tests." zero:"[::]:547" example:"'[2001:db8:0:1::2]:547'"`
 	TFTPListen  string    `yaml:"tftp_listen" help:"host:port for TFTP over IPv6." zero:"[::]:69" example:"'[2001:db8:0:1::2]:69'"`
 	ExternalURL string    `yaml:"external_url" help:"Address by which booting servers reach pxe.http_listen over IPv6." zero:"made from address and the port of http_listen" example:"http://[2001:db8:0:1::2]"`
-	Subnets     []Subnet6 `yaml:"subnets" help:"IPv6 networks whose servers are answered. Of each: cidr, interface, dns. The router must say by its advertisements that addresses are managed." zero:"none: no network boot over IPv6" example:"[{cidr: '2001:db8:0:1::/64'}]"`
+	Subnets     []Subnet6 `yaml:"subnets" help:"IPv6 networks whose servers are answered. Of each: cidr, interface, dns. Somebody must say by router advertisements that addresses are managed: their router, or advertise." zero:"none: no network boot over IPv6" example:"[{cidr: '2001:db8:0:1::/64'}]"`
+	Advertise   bool      `yaml:"advertise" help:"Say by router advertisements of our own that the subnets' addresses come from DHCPv6 (flags M and O), in mode full. It makes this machine no router." zero:"false: the router says so" example:"true"`
 }
 
 // Subnet6 is one IPv6 network.
@@ -113,7 +114,7 @@ type Subnet6 struct {
 // Subnet is one network the DHCP service serves.
 type Subnet struct {
 	CIDR      string   `yaml:"cidr" help:"The network, IPv4." zero:"must be set" example:"10.20.0.0/22"`
-	Range     string   `yaml:"range" help:"First and last address to give, both inside cidr; several with commas." zero:"the whole network but for router, relays and server_id; set it where anything else there has a fixed address, this machine's own included" example:"10.20.1.0-10.20.3.254"`
+	Range     string   `yaml:"range" help:"First and last address to give, both inside cidr; several with commas." zero:"the whole network but for router, relays, dns, ntp and this machine's own addresses; set it where anything else there has a fixed address" example:"10.20.1.0-10.20.3.254"`
 	Relays    []string `yaml:"relays" help:"Addresses (giaddr) of DHCP relays that serve it from outside cidr." zero:"none: relays inside cidr are known by their address" example:"[10.9.0.1]"`
 	Interface string   `yaml:"interface" help:"Interface that it is directly on." zero:"found by the interfaces' addresses" example:"eth1"`
 	Router    string   `yaml:"router" help:"Default router." zero:"none" example:"10.20.0.1"`

@@ -146,6 +146,7 @@ func (p PXE6) validate(v *checks, mode PXEMode) {
 	v.hostPort("pxe.ipv6.dhcp_listen", p.DHCPListen, true)
 	v.hostPort("pxe.ipv6.tftp_listen", p.TFTPListen, true)
 	v.url("pxe.ipv6.external_url", p.ExternalURL)
+	v.that(!p.Advertise || mode == PXEFull && len(p.Subnets) > 0, "pxe.ipv6.advertise", p.Advertise, "false but in mode full with pxe.ipv6.subnets: elsewhere the routers advertise")
 	if len(p.Subnets) == 0 {
 		return
 	}

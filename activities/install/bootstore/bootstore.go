@@ -10,6 +10,7 @@ import (
 	"crypto/rand"
 	"encoding/base64"
 	"errors"
+	"strings"
 	"time"
 
 	"gpupool/pxe/boot"
@@ -39,6 +40,7 @@ func New(s *store.Store, ttl time.Duration) *Store {
 var (
 	_ boot.Inventory = (*Store)(nil)
 	_ boot.Lister    = (*Store)(nil)
+	_ boot.ByUUID    = (*Store)(nil)
 	_ boot.Tokens    = (*Store)(nil)
 	_ boot.Recorder  = (*Store)(nil)
 	_ boot.Reports   = (*Store)(nil)
@@ -55,6 +57,14 @@ func (s *Store) ByMAC(ctx context.Context, mac string) (boot.Machine, bool, erro
 func (s *Store) ByID(ctx context.Context, id string) (boot.Machine, bool, error) {
 	v, err := s.db.Server(ctx, id)
 	return s.machine(ctx, v, err)
+}
+
+// ByUUID finds the one server that has one of the UUIDs, and its first MAC.
+func (s *Store) ByUUID(ctx context.Context, uuids ...string) (boot.Machine, string, bool, error) {
+	v, err := s.db.ServerByUUID(ctx, uuids...)
+	m, found, err := s.machine(ctx, v, err)
+	mac, _, _ := strings.Cut(v.MACs, ",")
+	return m, mac, found && mac != "", err
 }
 
 // MACs is every MAC of the inventory.

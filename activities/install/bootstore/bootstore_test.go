@@ -77,6 +77,14 @@ func TestAnArmingIsSeenByTheNextPacketAndOnlyWhileTheAttemptLives(t *testing.T) 
 	if !found || m.ID != v.ID || m.Armed == nil || m.Armed.Attempt != 1 {
 		t.Fatalf("an armed server is seen as %+v", m)
 	}
+	const uuid = "4c4c4544-0039-4a10-8052-b8c04f4e3332"
+	if _, _, found, err := b.ByUUID(t.Context(), uuid); err != nil || found {
+		t.Fatalf("a UUID that nobody has: %v %v", found, err)
+	}
+	ok(t, db.Identified(t.Context(), v.ID, uuid, "", ""))
+	if m, mac, found, err := b.ByUUID(t.Context(), "44454c4c-3900-104a-8052-b8c04f4e3332", uuid); err != nil || !found || m.ID != v.ID || mac != v.MACs || m.Armed == nil {
+		t.Fatalf("by its UUID it is %+v, %s, %v, %v", m, mac, found, err)
+	}
 	if all, err := b.MACs(t.Context()); err != nil || !slices.Contains(all, v.MACs) {
 		t.Fatalf("MACs: %v %v, want %s among them", all, err, v.MACs)
 	}
