@@ -72,21 +72,41 @@ func load(ctx context.Context, db *store.Store, region, holder string, policy en
 	for _, h := range held {
 		l.pool.SetAllocation(allocation(h))
 	}
-	jobs, err := db.QueuedJobs(ctx, region, nil)
-	if err != nil {
-		return nil, err
+	for after := int64(0); ; {
+		jobs, err := db.QueuedAfter(ctx, region, after, loadPart)
+		if err != nil {
+			return nil, err
+		}
+		if err := l.enqueue(ctx, jobs); err != nil {
+			return nil, err
+		}
+		l.queued += len(jobs)
+		if len(jobs) < loadPart {
+			return l, nil
+		}
+		after = jobs[len(jobs)-1].Seq
 	}
-	l.queued = len(jobs)
-	return l, l.enqueue(ctx, jobs)
 }
+
+// loadPart is how many queued jobs are read at a time: what is read is not in memory twice.
+const loadPart = 10000
 
 // pastUsage is how far back fair share remembers at load: by the default half-life what was before weighs less than 1/7000.
 const pastUsage = 90 * 24 * time.Hour
 
+// heard are the kinds of events that something is decided by. The others, most of which tell of this allocator's own
+// decisions, are not even read.
+var heard = []schema.EventKind{
+	schema.EventServerEnrolled, schema.EventServerPhase, schema.EventServerCordoned, schema.EventServerUncordoned,
+	schema.EventAcceleratorSeen, schema.EventAcceleratorHealth, schema.EventAcceleratorGone, schema.EventPolicyChanged,
+	schema.EventJobSubmitted, schema.EventJobState, schema.EventJobHeld, schema.EventJobUnheld, schema.EventJobLimit,
+	schema.EventJobDevices, schema.EventJobCheckpoint, schema.EventJobReleased,
+}
+
 // catchUp applies what has happened since: it reads again whatever an event names, in bulk.
 func (l *live) catchUp(ctx context.Context) (changed bool, err error) {
 	for {
-		events, next, err := l.db.Events(ctx, l.at, 2000, store.EventFilter{})
+		events, next, err := l.db.Events(ctx, l.at, 2000, store.EventFilter{Kinds: heard})
 		if err != nil {
 			return changed, err
 		}
@@ -100,7 +120,6 @@ func (l *live) catchUp(ctx context.Context) (changed bool, err error) {
 			case schema.EventPolicyChanged:
 				policy = true
 			case schema.EventJobState:
-				jobs[e.Job] = true
 				var d struct {
 					To schema.JobState `json:"to"`
 				}
@@ -109,7 +128,10 @@ func (l *live) catchUp(ctx context.Context) (changed bool, err error) {
 				}
 				if d.To.Ended() {
 					l.pool.Ended(e.Job, string(d.To))
+				} else if d.To != schema.JobQueued && !l.pool.Waits(e.Job) {
+					continue // a start of its own, or what came of one
 				}
+				jobs[e.Job] = true
 			case schema.EventJobSubmitted, schema.EventJobHeld, schema.EventJobUnheld:
 				jobs[e.Job] = true
 			case schema.EventJobLimit:
@@ -144,7 +166,7 @@ func (l *live) catchUp(ctx context.Context) (changed bool, err error) {
 				}
 				l.pool.Release(e.Job, d.Attempt, e.At.Time())
 			default:
-				continue
+				return changed, fmt.Errorf("event %d: nothing is done at %s", e.Seq, e.Kind)
 			}
 			changed = true
 		}

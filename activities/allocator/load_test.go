@@ -53,6 +53,29 @@ func TestARemovedQuotaNoLongerHoldsJobsBack(t *testing.T) {
 	}
 }
 
+// What an allocator has decided itself it does not read again: else each start would cost a second cycle.
+func TestItsOwnStartIsNoNews(t *testing.T) {
+	t.Parallel()
+	p, ctx := newPoliced(t), t.Context()
+	first, second := p.submit(), p.submit()
+	p.cycle()
+	p.starts(first)
+	news := func(want bool) {
+		t.Helper()
+		if changed, err := p.l.catchUp(ctx); err != nil || changed != want {
+			t.Fatalf("there is news: %t (%v), want %t", changed, err, want)
+		}
+	}
+	news(false)
+	must(t, p.db.RequestStop(ctx, second, 0, schema.AttemptCancelled, "test", ""))
+	news(true)
+	if p.l.pool.Waits(second) {
+		t.Fatal("a job that was cancelled is still in the queue")
+	}
+	p.finish(first)
+	news(true)
+}
+
 // Estimates and held starts rest on when running jobs must end.
 func TestANewLimitOfARunningJobIsCounted(t *testing.T) {
 	t.Parallel()

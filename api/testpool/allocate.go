@@ -59,7 +59,7 @@ func (p *Pool) cycle(ctx context.Context, number int64, told map[string]int) err
 	if err := p.dryRuns(ctx, number, nodes, held); err != nil {
 		return err
 	}
-	jobs, err := p.Store.QueuedJobs(ctx, Region, nil)
+	jobs, err := p.Store.QueuedAfter(ctx, Region, 0, 1000)
 	if err != nil || len(jobs) == 0 {
 		return err
 	}

@@ -6,7 +6,7 @@ import (
 	"fmt"
 	"maps"
 	"slices"
-	"strings"
+	"strconv"
 
 	"gpupool/schema"
 )
@@ -81,7 +81,7 @@ func (s *Store) CommitCycle(ctx context.Context, region string, epoch int64, c C
 				return err
 			}
 			for _, st := range c.Starts {
-				why, err := tx.start(region, epoch, st, &world)
+				why, err := tx.start(epoch, st, &world)
 				if err != nil {
 					return err
 				}
@@ -89,16 +89,8 @@ func (s *Store) CommitCycle(ctx context.Context, region string, epoch int64, c C
 					refused = append(refused, Refusal{st.Job, st.Attempt, why})
 				}
 			}
-			if len(world.attempts) > 0 {
-				if err := tx.db.CreateInBatches(world.allocations, 200).Error; err != nil {
-					return err
-				}
-				if err := tx.db.CreateInBatches(world.attempts, 200).Error; err != nil {
-					return err
-				}
-				if err := tx.saveStarted(world.started); err != nil {
-					return err
-				}
+			if err := tx.writeStarts(region, epoch, world.begun); err != nil {
+				return err
 			}
 		}
 		for _, v := range c.Victims {
@@ -129,12 +121,7 @@ func (s *Store) CommitCycle(ctx context.Context, region string, epoch int64, c C
 				return err
 			}
 		}
-		for job, r := range c.Reasons {
-			if err := tx.setReason(job, r); err != nil {
-				return err
-			}
-		}
-		return nil
+		return tx.setReasons(c.Reasons)
 	})
 	return refused, err
 }
@@ -148,10 +135,13 @@ type world struct {
 	over map[string][]schema.Window // server -> the windows over it
 	stop []schema.Stop
 
-	// What the starts have come to, written together: a statement for each would cost more than all else.
-	allocations []schema.Allocation
-	attempts    []schema.Attempt
-	started     []schema.Job
+	begun []begun // what the starts have come to, written together: a statement for each would cost more than all else
+}
+
+// begun is a start that nothing stands against.
+type begun struct {
+	Start
+	reason string // of the job, while it is handed to its servers
 }
 
 func (tx *Tx) freeWorld(starts []Start) (world, error) {
@@ -165,55 +155,48 @@ func (tx *Tx) freeWorld(starts []Start) (world, error) {
 			accs = append(accs, p.Accelerators...)
 		}
 	}
-	ids := slices.Sorted(maps.Keys(servers))
-	for len(ids) > 0 {
-		part := ids[:min(len(ids), 500)]
-		ids = ids[len(part):]
-		// Held to the end of the transaction: who cordons, drains or repairs one of them waits, or was first and is seen.
-		var srv []schema.Server
-		if err := tx.lockAll(&srv, "id IN ?", part); err != nil {
-			return w, err
-		}
-		for _, v := range srv {
-			w.runs[v.ID] = v
-			if v.Phase != schema.PhaseAvailable {
-				w.bad[v.ID] = fmt.Sprintf("server %s is %s", v.Name, v.Phase)
-			}
-		}
-		var cordons []schema.Cordon
-		if err := tx.db.Where("server IN ? AND lifted_at = 0", part).Find(&cordons).Error; err != nil {
-			return w, err
-		}
-		for _, c := range cordons {
-			if c.Accelerator != "" {
-				w.bad[c.Accelerator] = "cordoned: " + c.Reason
-			} else {
-				w.bad[c.Server] = "cordoned: " + c.Reason
-			}
+	ids := slices.Collect(maps.Keys(servers))
+	// Held to the end of the transaction: who cordons, drains or repairs one of them waits, or was first and is seen.
+	var srv []schema.Server
+	if err := tx.lockAll(&srv, among{"id", ids}); err != nil {
+		return w, err
+	}
+	for _, v := range srv {
+		w.runs[v.ID] = v
+		if v.Phase != schema.PhaseAvailable {
+			w.bad[v.ID] = fmt.Sprintf("server %s is %s", v.Name, v.Phase)
 		}
 	}
-	for len(accs) > 0 {
-		part := accs[:min(len(accs), 500)]
-		accs = accs[len(part):]
-		var rows []struct {
-			ID, Server string
-			Health     schema.Health
-			Live       int64
+	var cordons []schema.Cordon
+	if err := tx.db.Where("lifted_at = 0").Where(among{"server", ids}).Find(&cordons).Error; err != nil {
+		return w, err
+	}
+	for _, c := range cordons {
+		if c.Accelerator != "" {
+			w.bad[c.Accelerator] = "cordoned: " + c.Reason
+		} else {
+			w.bad[c.Server] = "cordoned: " + c.Reason
 		}
-		if err := tx.db.Raw(`SELECT a.id, a.server, a.health, (SELECT count(*) FROM allocations x WHERE x.accelerator = a.id AND x.released_at = 0) AS live
-			FROM accelerators a WHERE a.id IN ? AND a.removed_at = 0`, part).Scan(&rows).Error; err != nil {
-			return w, err
+	}
+	if err := each(tx.db.Raw(`SELECT a.id, a.server, a.health, (SELECT count(*) FROM allocations x WHERE x.accelerator = a.id AND x.released_at = 0) AS live
+		FROM accelerators a WHERE ? AND a.removed_at = 0`, among{"a.id", accs}), func(scan func(...any) error) error {
+		var id, server string
+		var health schema.Health
+		var held int64
+		if err := scan(&id, &server, &health, &held); err != nil {
+			return err
 		}
-		for _, r := range rows {
-			switch {
-			case r.Health != schema.HealthHealthy:
-				w.bad[r.ID] = "accelerator is " + string(r.Health)
-			case r.Live > 0:
-				w.bad[r.ID] = "accelerator is held by another job"
-			default:
-				w.free[r.ID] = r.Server
-			}
+		switch {
+		case health != schema.HealthHealthy:
+			w.bad[id] = "accelerator is " + string(health)
+		case held > 0:
+			w.bad[id] = "accelerator is held by another job"
+		default:
+			w.free[id] = server
 		}
+		return nil
+	}); err != nil {
+		return w, err
 	}
 	open, err := windows(tx.db, tx.now)
 	if err != nil {
@@ -227,19 +210,10 @@ func (tx *Tx) freeWorld(starts []Start) (world, error) {
 	if w.stop, err = stops(tx.db, tx.now); err != nil {
 		return w, err
 	}
-	for part := range slices.Chunk(slices.Sorted(maps.Keys(jobs)), 500) {
-		var list []schema.Job
-		if err := tx.lockAll(&list, "id IN ?", part); err != nil {
-			return w, err
-		}
-		for _, j := range list {
-			w.jobs[j.ID] = j
-		}
-	}
-	return w, nil
+	return w, scanJobs(tx.db, func(j schema.Job) { w.jobs[j.ID] = j }, "? ORDER BY id"+tx.forUpdate(), among{"id", slices.Collect(maps.Keys(jobs))})
 }
 
-func (tx *Tx) start(region string, epoch int64, st Start, w *world) (refused string, err error) {
+func (tx *Tx) start(epoch int64, st Start, w *world) (refused string, err error) {
 	j, ok := w.jobs[st.Job]
 	switch {
 	case !ok:
@@ -292,68 +266,78 @@ func (tx *Tx) start(region string, epoch int64, st Start, w *world) (refused str
 	for _, p := range st.Places {
 		for _, a := range p.Accelerators {
 			w.bad[a] = "accelerator is held by another job"
-			w.allocations = append(w.allocations, schema.Allocation{ID: fmt.Sprintf("%s/%d/%s", st.Job, st.Attempt, a), Job: st.Job, Attempt: st.Attempt, Accelerator: a, Server: p.Server, Region: region, AllocatedAt: tx.now})
 		}
 	}
-	w.attempts = append(w.attempts, schema.Attempt{Job: st.Job, Attempt: st.Attempt, Epoch: epoch, AllocatedAt: tx.now})
 	j.Attempt = st.Attempt
 	first := w.runs[st.Places[0].Server]
 	d := Dispatching{Backend: first.Backend, Cluster: first.Cluster, Attempt: st.Attempt, Since: tx.now}
-	j.Reason = d.reason(tx.now)
 	tx.Emit(schema.Event{Kind: schema.EventJobAllocated, Subject: j.ID, Job: j.ID, Tenant: j.Tenant}, map[string]any{"attempt": st.Attempt, "epoch": epoch})
 	err = tx.turnJob(&j, schema.JobStarting, "")
 	w.jobs[j.ID] = j // told twice, it is refused
-	w.started = append(w.started, j)
+	w.begun = append(w.begun, begun{st, d.reason(tx.now)})
 	return "", err
 }
 
-// saveStarted writes what a start changes of its job.
-func (tx *Tx) saveStarted(jobs []schema.Job) error {
-	for part := range slices.Chunk(jobs, 200) {
-		rows := strings.Repeat(", (CAST(? AS TEXT), CAST(? AS INTEGER), CAST(? AS TEXT))", len(part))[2:]
-		args := []any{schema.JobStarting}
-		for _, j := range part {
-			args = append(args, j.ID, j.Attempt, j.Reason)
+// writeStarts writes attempts, what they hold, and what a start changes of its job.
+func (tx *Tx) writeStarts(region string, epoch int64, all []begun) error {
+	var allocations, attempts, jobs []row
+	for _, b := range all {
+		at := int64(b.Attempt)
+		attempts = append(attempts, row{b.Job, at, epoch, int64(tx.now)})
+		jobs = append(jobs, row{b.Job, at, b.reason})
+		for _, p := range b.Places {
+			for _, a := range p.Accelerators {
+				allocations = append(allocations, row{b.Job + "/" + strconv.Itoa(b.Attempt) + "/" + a, b.Job, at, a, p.Server, region, int64(tx.now)})
+			}
 		}
-		// Both databases call the columns of VALUES column1, column2 and so on.
-		n, err := tx.exec("UPDATE jobs SET state = ?, cause = '', attempt = v.column2, reason = v.column3, version = version + 1 FROM (VALUES "+rows+") AS v WHERE jobs.id = v.column1", args...)
+	}
+	if _, err := tx.writeRows("INSERT INTO allocations (id, job, attempt, accelerator, server, region, allocated_at) ?", allocations); err != nil {
+		return err
+	}
+	if _, err := tx.writeRows("INSERT INTO attempts (job, attempt, epoch, allocated_at) ?", attempts); err != nil {
+		return err
+	}
+	n, err := tx.writeRows("WITH v (id, attempt, reason) AS (?) UPDATE jobs SET state = 'starting', cause = '', attempt = v.attempt, reason = v.reason, version = version + 1 FROM v WHERE jobs.id = v.id", jobs)
+	if err == nil && n != int64(len(jobs)) {
+		err = fmt.Errorf("%d of %d jobs that start are in the record", n, len(jobs))
+	}
+	return err
+}
+
+// setReasons writes why jobs wait, for those that still do. A reason that was there already keeps its since.
+func (tx *Tx) setReasons(reasons map[string]schema.ReasonDoc) error {
+	if len(reasons) == 0 {
+		return nil
+	}
+	rows := make([]row, 0, len(reasons))
+	if err := each(tx.db.Raw("SELECT id, tenant, reason FROM jobs WHERE ? AND state = ? ORDER BY id"+tx.forUpdate(), among{"id", slices.Collect(maps.Keys(reasons))}, schema.JobQueued), func(scan func(...any) error) error {
+		var id, tenant, before string
+		if err := scan(&id, &tenant, &before); err != nil {
+			return err
+		}
+		var old struct {
+			Code  schema.ReasonCode `json:"code"`
+			Since schema.Instant    `json:"since"`
+		}
+		_ = json.Unmarshal([]byte(before), &old)
+		r := reasons[id]
+		if old.Code == r.Code && old.Since != 0 {
+			r.Since = old.Since
+		}
+		doc, err := json.Marshal(r)
 		if err != nil {
 			return err
 		}
-		if n != int64(len(part)) {
-			return fmt.Errorf("%d of %d jobs that start are in the record", n, len(part))
+		rows = append(rows, row{id, string(doc)})
+		if old.Code != r.Code {
+			tx.Emit(schema.Event{Kind: schema.EventJobReason, Subject: id, Job: id, Tenant: tenant}, map[string]any{"code": r.Code, "clears_when": r.ClearsWhen})
 		}
-	}
-	return nil
-}
-
-func (tx *Tx) setReason(job string, r schema.ReasonDoc) error {
-	var row struct {
-		State          schema.JobState
-		Tenant, Reason string
-	}
-	if err := tx.db.Raw("SELECT state, tenant, reason FROM jobs WHERE id = ?", job).Scan(&row).Error; err != nil {
-		return err
-	}
-	if row.State != schema.JobQueued {
 		return nil
-	}
-	var old schema.ReasonDoc
-	_ = json.Unmarshal([]byte(row.Reason), &old)
-	if old.Code == r.Code && old.Since != 0 {
-		r.Since = old.Since
-	}
-	b, err := json.Marshal(r)
-	if err != nil {
+	}); err != nil {
 		return err
 	}
-	if _, err := tx.exec("UPDATE jobs SET reason = ?, version = version + 1 WHERE id = ? AND state = ?", string(b), job, schema.JobQueued); err != nil {
-		return err
-	}
-	if old.Code != r.Code {
-		tx.Emit(schema.Event{Kind: schema.EventJobReason, Subject: job, Job: job, Tenant: row.Tenant}, map[string]any{"code": r.Code, "clears_when": r.ClearsWhen})
-	}
-	return nil
+	_, err := tx.writeRows("WITH v (id, reason) AS (?) UPDATE jobs SET reason = v.reason, version = version + 1 FROM v WHERE jobs.id = v.id", rows)
+	return err
 }
 
 func mustJSON(v any) json.RawMessage {

@@ -129,6 +129,90 @@ func TestAStartIsRefusedForWhatHasChangedSinceTheCycle(t *testing.T) {
 	}
 }
 
+// So many starts and reasons that both databases are given them in several ways at once.
+func TestALargeCycleIsWrittenWhole(t *testing.T) {
+	t.Parallel()
+	ctx := t.Context()
+	b := newBench(t, 0)
+	const per, jobs = 64, 300
+	for i := range (jobs + per - 1) / per {
+		b.servers = append(b.servers, storetest.Available(t, b.Store, i+1, h100, per))
+	}
+	_, err := b.CreateSpec(ctx, "test", store.NewSpec{Name: "x1", Model: h100, Accelerators: 1})
+	b.must(err)
+	c := store.Cycle{Number: 1, Reasons: map[string]schema.ReasonDoc{}}
+	var started, waiting []string
+	var accs []schema.Accelerator
+	for i := range jobs {
+		j, _, err := b.SubmitJob(ctx, "test", "", "", store.NewJob{Tenant: "blue", Project: "main", Spec: "x1", Nodes: 1, Command: []string{"true"}})
+		b.must(err)
+		started = append(started, j.ID)
+		server := b.servers[i/per].ID
+		if i%per == 0 {
+			accs, err = b.Accelerators(ctx, store.AcceleratorFilter{Server: server})
+			b.must(err)
+		}
+		c.Starts = append(c.Starts, store.Start{Job: j.ID, Attempt: 1, Places: []store.Place{{Server: server, Accelerators: []string{accs[i%per].ID}}}})
+	}
+	for range jobs {
+		j, _, err := b.SubmitJob(ctx, "test", "", "", store.NewJob{Tenant: "blue", Project: "main", Spec: "x1", Nodes: 1, Command: []string{"true"}})
+		b.must(err)
+		waiting = append(waiting, j.ID)
+		c.Reasons[j.ID] = schema.ReasonDoc{Code: schema.ReasonCapacity, Since: 7, ClearsWhen: "soon"}
+	}
+	c.Reasons[started[0]] = schema.ReasonDoc{Code: schema.ReasonCapacity} // it does not wait: it starts in the same cycle
+	b.must(b.HoldJob(ctx, started[1], "test"))
+	before, err := b.Head(ctx)
+	b.must(err)
+	refused, err := b.CommitCycle(ctx, "eu", b.epoch, c)
+	b.must(err)
+	if len(refused) != 1 || refused[0].Job != started[1] {
+		t.Fatalf("refused are %+v, want the job that is held", refused)
+	}
+	events, _, err := b.Events(ctx, before, 5000, store.EventFilter{})
+	b.must(err)
+	told := map[schema.EventKind]int{}
+	for i, e := range events {
+		told[e.Kind]++
+		if e.Seq != before+1+int64(i) {
+			t.Fatalf("event %d is the %d. after %d", e.Seq, i+1, before)
+		}
+	}
+	if told[schema.EventJobAllocated] != jobs-1 || told[schema.EventJobState] != jobs-1 || told[schema.EventJobReason] != jobs {
+		t.Fatalf("told is %v", told)
+	}
+	if n := b.live(); n != jobs-1 {
+		t.Fatalf("%d accelerators are held, want %d", n, jobs-1)
+	}
+	for i, id := range started {
+		want, attempt := schema.JobStarting, 1
+		if i == 1 {
+			want, attempt = schema.JobQueued, 0
+		}
+		if j, err := b.Job(ctx, id); err != nil || j.State != want || j.Attempt != attempt {
+			t.Fatalf("job %d is %s at attempt %d (%v), want %s at %d", i, j.State, j.Attempt, err, want, attempt)
+		}
+	}
+	again := store.Cycle{Number: 2, Reasons: map[string]schema.ReasonDoc{}}
+	for i, id := range waiting {
+		code := schema.ReasonCapacity
+		if i%2 == 1 {
+			code = schema.ReasonWindow
+		}
+		again.Reasons[id] = schema.ReasonDoc{Code: code, Since: 9, ClearsWhen: "later"}
+	}
+	_, err = b.CommitCycle(ctx, "eu", b.epoch, again)
+	b.must(err)
+	for i, id := range waiting {
+		j, err := b.Job(ctx, id)
+		b.must(err)
+		r, ok := store.Reason(j.Reason)
+		if want := schema.Instant(7 + 2*(i%2)); !ok || r.Since != want || r.ClearsWhen != "later" {
+			t.Fatalf("job %d waits since %d, %q; want since %d, and the newer words", i, r.Since, r.ClearsWhen, want)
+		}
+	}
+}
+
 func TestAnAcceleratorIsNeverInTwoLiveAllocations(t *testing.T) {
 	t.Parallel()
 	b := newBench(t, 1)

@@ -2,6 +2,7 @@ package store
 
 import (
 	"context"
+	"encoding/json"
 	"sync"
 	"time"
 
@@ -23,7 +24,7 @@ func (s *Store) Events(ctx context.Context, after int64, limit int, f EventFilte
 	if err != nil {
 		return nil, after, err
 	}
-	q := s.read(ctx).Where("seq > ? AND seq <= ?", after, head).Order("seq").Limit(limit)
+	q := s.read(ctx).Model(&schema.Event{}).Select(`seq, at, kind, subject, server, job, tenant, "by", coalesce(data, '')`).Where("seq > ? AND seq <= ?", after, head).Order("seq").Limit(limit)
 	if len(f.Kinds) > 0 {
 		q = q.Where("kind IN ?", f.Kinds)
 	}
@@ -37,7 +38,18 @@ func (s *Store) Events(ctx context.Context, after int64, limit int, f EventFilte
 		q = q.Where("tenant = ?", f.Tenant)
 	}
 	var out []schema.Event
-	if err := q.Find(&out).Error; err != nil {
+	if err := each(q, func(scan func(...any) error) error {
+		var e schema.Event
+		var data string
+		if err := scan(&e.Seq, &e.At, &e.Kind, &e.Subject, &e.Server, &e.Job, &e.Tenant, &e.By, &data); err != nil {
+			return err
+		}
+		if data != "" {
+			e.Data = json.RawMessage(data)
+		}
+		out = append(out, e)
+		return nil
+	}); err != nil {
 		return nil, after, err
 	}
 	if len(out) == limit {

@@ -2,6 +2,10 @@ package store
 
 import (
 	"context"
+	"encoding/json"
+	"fmt"
+	"maps"
+	"slices"
 	"time"
 
 	"gorm.io/gorm"
@@ -16,40 +20,25 @@ type Node struct {
 	Accelerators []schema.Accelerator
 }
 
-// inParts runs f over ids in pieces that both databases take as parameters.
-func inParts(ids []string, f func(part []string) error) error {
-	for len(ids) > 0 {
-		n := min(len(ids), 500)
-		if err := f(ids[:n]); err != nil {
-			return err
-		}
-		ids = ids[n:]
-	}
-	return nil
-}
-
 // RegionServers are the ids of a region's servers.
 func (s *Store) RegionServers(ctx context.Context, region string) ([]string, error) {
 	var ids []string
 	return ids, s.read(ctx).Raw("SELECT id FROM servers WHERE region = ? ORDER BY id", region).Scan(&ids).Error
 }
 
-// Nodes reads servers with their live cordons and present accelerators.
+// Nodes reads servers with their live cordons and present accelerators, by id. Of accelerators it reads what decides about
+// them: id, model, index, health and whether they are installed.
 func (s *Store) Nodes(ctx context.Context, ids []string) ([]Node, error) {
 	var out []Node
-	err := inParts(ids, func(part []string) error {
+	for part := range slices.Chunk(slices.Sorted(slices.Values(ids)), 1000) { // with what they hold they are many rows
 		var servers []schema.Server
 		var cordons []schema.Cordon
-		var accs []schema.Accelerator
 		db := s.read(ctx)
-		if err := db.Where("id IN ?", part).Order("id").Find(&servers).Error; err != nil {
-			return err
+		if err := db.Where(among{"id", part}).Order("id").Find(&servers).Error; err != nil {
+			return nil, err
 		}
-		if err := db.Where("server IN ? AND lifted_at = 0", part).Order("at").Find(&cordons).Error; err != nil {
-			return err
-		}
-		if err := db.Where("server IN ? AND removed_at = 0", part).Order("device_index, id").Find(&accs).Error; err != nil {
-			return err
+		if err := db.Where("lifted_at = 0").Where(among{"server", part}).Order("at").Find(&cordons).Error; err != nil {
+			return nil, err
 		}
 		at := make(map[string]int, len(servers))
 		for _, v := range servers {
@@ -60,84 +49,112 @@ func (s *Store) Nodes(ctx context.Context, ids []string) ([]Node, error) {
 			n := &out[at[c.Server]]
 			n.Cordons = append(n.Cordons, c)
 		}
-		for _, a := range accs {
+		q := db.Raw("SELECT id, server, model, device_index, health, health_why, installed_at FROM accelerators WHERE ? AND removed_at = 0 ORDER BY device_index, id", among{"server", part})
+		if err := each(q, func(scan func(...any) error) error {
+			var a schema.Accelerator
+			if err := scan(&a.ID, &a.Server, &a.Model, &a.Index, &a.Health, &a.HealthWhy, &a.InstalledAt); err != nil {
+				return err
+			}
 			n := &out[at[a.Server]]
 			n.Accelerators = append(n.Accelerators, a)
+			return nil
+		}); err != nil {
+			return nil, err
 		}
-		return nil
-	})
-	return out, err
+	}
+	return out, nil
 }
 
-// QueuedJobs are a region's queued jobs by submit order; only those of ids where ids is not nil.
+// QueuedJobs are those of ids that are queued in a region, by submit order, with what decides about them; see scanJobs.
 func (s *Store) QueuedJobs(ctx context.Context, region string, ids []string) ([]schema.Job, error) {
-	base := func() *gorm.DB {
-		return s.read(ctx).Where("region = ? AND state = ? AND ended_at = 0", region, schema.JobQueued).Order("seq")
-	}
-	var out []schema.Job
-	if ids == nil {
-		return out, base().Find(&out).Error
-	}
-	err := inParts(ids, func(part []string) error {
-		var rows []schema.Job
-		if err := base().Where("id IN ?", part).Find(&rows).Error; err != nil {
+	return s.queued(ctx, " AND ? ORDER BY seq", region, among{"id", ids})
+}
+
+// QueuedAfter are a region's next queued jobs after the one of number seq, by submit order; none where there is none left.
+func (s *Store) QueuedAfter(ctx context.Context, region string, seq int64, limit int) ([]schema.Job, error) {
+	return s.queued(ctx, " AND seq > ? ORDER BY seq LIMIT ?", region, seq, limit)
+}
+
+func (s *Store) queued(ctx context.Context, also, region string, args ...any) (out []schema.Job, err error) {
+	return out, scanJobs(s.read(ctx), func(j schema.Job) { out = append(out, j) }, "region = ? AND state = ? AND ended_at = 0"+also, append([]any{region, schema.JobQueued}, args...)...)
+}
+
+// scanJobs reads of jobs what decides about them. Left out are texts, which may be long: command, environment, names, reason
+// and cause; and how they went.
+func scanJobs(db *gorm.DB, f func(schema.Job), where string, args ...any) error {
+	return each(db.Raw(`SELECT id, seq, tenant, project, spec, model, nodes, per_node, priority, asked_priority, preemptible, same, same_required, region, time_limit, max_queue, grace, not_before,
+		held, held_by, coalesce(depends_on, ''), array_name, array_limit, state, attempt, submitted_at FROM jobs WHERE `+where, args...), func(scan func(...any) error) error {
+		var j schema.Job
+		var after string
+		if err := scan(&j.ID, &j.Seq, &j.Tenant, &j.Project, &j.Spec, &j.Model, &j.Nodes, &j.PerNode, &j.Priority, &j.AskedPriority, &j.Preemptible, &j.Same, &j.SameRequired, &j.Region, &j.TimeLimit, &j.MaxQueue, &j.Grace, &j.NotBefore,
+			&j.Held, &j.HeldBy, &after, &j.Array, &j.ArrayLimit, &j.State, &j.Attempt, &j.SubmittedAt); err != nil {
 			return err
 		}
-		out = append(out, rows...)
+		if after != "" {
+			if err := json.Unmarshal([]byte(after), &j.DependsOn); err != nil {
+				return fmt.Errorf("what job %s depends on: %w", j.ID, err)
+			}
+		}
+		f(j)
 		return nil
 	})
-	return out, err
 }
 
-// LiveAttempt is an attempt that holds accelerators.
+// LiveAttempt is an attempt that holds accelerators, of a job with what decides about it; see scanJobs.
 type LiveAttempt struct {
 	Job     schema.Job
 	Attempt schema.Attempt
 	Places  []Place
 }
 
-// LiveAttempts are all of a region.
+// LiveAttempts are all of a region, by job.
 func (s *Store) LiveAttempts(ctx context.Context, region string) ([]LiveAttempt, error) {
-	var rows []schema.Allocation
-	if err := s.read(ctx).Where("region = ? AND released_at = 0", region).Order("job, server, accelerator").Find(&rows).Error; err != nil {
+	return s.live(ctx, "region = ?", region)
+}
+
+// LiveAttempt is what a job holds now; nil where it holds nothing.
+func (s *Store) LiveAttempt(ctx context.Context, job string) (*LiveAttempt, error) {
+	all, err := s.live(ctx, "job = ?", job)
+	if err != nil || len(all) == 0 {
 		return nil, err
 	}
+	return &all[0], nil
+}
+
+func (s *Store) live(ctx context.Context, where string, arg any) ([]LiveAttempt, error) {
 	var out []LiveAttempt
 	at := map[string]int{}
-	var ids []string
-	for _, r := range rows {
-		i, seen := at[r.Job]
-		if !seen {
-			i = len(out)
-			at[r.Job] = i
-			ids = append(ids, r.Job)
-			out = append(out, LiveAttempt{})
+	if err := each(s.read(ctx).Raw("SELECT job, server, accelerator FROM allocations WHERE "+where+" AND released_at = 0 ORDER BY job, server, accelerator", arg), func(scan func(...any) error) error {
+		var job, server, accelerator string
+		if err := scan(&job, &server, &accelerator); err != nil {
+			return err
 		}
-		ps := out[i].Places
-		if n := len(ps); n == 0 || ps[n-1].Server != r.Server {
-			ps = append(ps, Place{Server: r.Server})
+		if n := len(out); n == 0 || out[n-1].Job.ID != job {
+			at[job] = n
+			out = append(out, LiveAttempt{Job: schema.Job{ID: job}})
 		}
-		ps[len(ps)-1].Accelerators = append(ps[len(ps)-1].Accelerators, r.Accelerator)
-		out[i].Places = ps
+		l := &out[len(out)-1]
+		if n := len(l.Places); n == 0 || l.Places[n-1].Server != server {
+			l.Places = append(l.Places, Place{Server: server})
+		}
+		last := &l.Places[len(l.Places)-1]
+		last.Accelerators = append(last.Accelerators, accelerator)
+		return nil
+	}); err != nil {
+		return nil, err
 	}
-	err := inParts(ids, func(part []string) error {
-		var jobs []schema.Job
-		var attempts []schema.Attempt
-		if err := s.read(ctx).Where("id IN ?", part).Find(&jobs).Error; err != nil {
+	ids := slices.Collect(maps.Keys(at))
+	if err := scanJobs(s.read(ctx), func(j schema.Job) { out[at[j.ID]].Job = j }, "?", among{"id", ids}); err != nil {
+		return nil, err
+	}
+	return out, each(s.read(ctx).Raw("SELECT job, attempt, epoch, allocated_at, running_at, stopping_at, stop_why, stop_for, checkpoint_at FROM attempts WHERE ? AND released_at = 0", among{"job", ids}), func(scan func(...any) error) error {
+		var a schema.Attempt
+		if err := scan(&a.Job, &a.Attempt, &a.Epoch, &a.AllocatedAt, &a.RunningAt, &a.StoppingAt, &a.StopWhy, &a.StopFor, &a.CheckpointAt); err != nil {
 			return err
 		}
-		if err := s.read(ctx).Where("job IN ? AND released_at = 0", part).Find(&attempts).Error; err != nil {
-			return err
-		}
-		for _, j := range jobs {
-			out[at[j.ID]].Job = j
-		}
-		for _, a := range attempts {
-			out[at[a.Job]].Attempt = a
-		}
+		out[at[a.Job]].Attempt = a
 		return nil
 	})
-	return out, err
 }
 
 // Policy is what the allocator is to keep to, all of it.
@@ -174,17 +191,16 @@ func (s *Store) Policy(ctx context.Context) (p Policy, err error) {
 // EndedStates are the states of those of the jobs that have ended, by job.
 func (s *Store) EndedStates(ctx context.Context, ids []string) (map[string]schema.JobState, error) {
 	out := map[string]schema.JobState{}
-	return out, inParts(ids, func(part []string) error {
-		var rows []struct {
-			ID    string
-			State schema.JobState
-		}
-		if err := s.read(ctx).Raw("SELECT id, state FROM jobs WHERE id IN ? AND ended_at > 0", part).Scan(&rows).Error; err != nil {
+	if len(ids) == 0 {
+		return out, nil
+	}
+	return out, each(s.read(ctx).Raw("SELECT id, state FROM jobs WHERE ? AND ended_at > 0", among{"id", ids}), func(scan func(...any) error) error {
+		var id string
+		var state schema.JobState
+		if err := scan(&id, &state); err != nil {
 			return err
 		}
-		for _, r := range rows {
-			out[r.ID] = r.State
-		}
+		out[id] = state
 		return nil
 	})
 }
@@ -204,24 +220,4 @@ func (s *Store) PastUsage(ctx context.Context, region string, since schema.Insta
 	var out []Used
 	return out, s.read(ctx).Raw(`SELECT tenant, project, model, hour + ? AS at, CAST(sum(launch_ms + run_ms + drain_ms) AS BIGINT) AS milliseconds FROM usage_hours
 		WHERE region = ? AND hour >= ? GROUP BY tenant, project, model, hour ORDER BY hour, tenant, project, model`, (30 * time.Minute).Milliseconds(), region, since).Scan(&out).Error
-}
-
-// LiveAttempt is what a job holds now; nil where it holds nothing.
-func (s *Store) LiveAttempt(ctx context.Context, job string) (*LiveAttempt, error) {
-	var rows []schema.Allocation
-	if err := s.read(ctx).Where("job = ? AND released_at = 0", job).Order("server, accelerator").Find(&rows).Error; err != nil || len(rows) == 0 {
-		return nil, err
-	}
-	out := &LiveAttempt{}
-	for _, r := range rows {
-		if n := len(out.Places); n == 0 || out.Places[n-1].Server != r.Server {
-			out.Places = append(out.Places, Place{Server: r.Server})
-		}
-		last := &out.Places[len(out.Places)-1]
-		last.Accelerators = append(last.Accelerators, r.Accelerator)
-	}
-	if err := one(s.read(ctx).Where("id = ?", job).Take(&out.Job).Error, "job", job); err != nil {
-		return nil, err
-	}
-	return out, one(s.read(ctx).Where("job = ? AND attempt = ?", job, rows[0].Attempt).Take(&out.Attempt).Error, "attempt of job", job)
 }

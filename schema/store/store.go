@@ -21,7 +21,6 @@ import (
 	"io/fs"
 	"log/slog"
 	"os"
-	"slices"
 	"strings"
 	"sync"
 	"time"
@@ -285,20 +284,16 @@ func (tx *Tx) flush() error {
 	for i := range tx.events {
 		tx.events[i].Seq = last - int64(n-1-i)
 	}
-	for part := range slices.Chunk(tx.events, 50) {
-		// By hand: events are most of what is written.
-		args := make([]any, 0, 9*len(part))
-		for _, e := range part {
-			var data any
-			if len(e.Data) > 0 {
-				data = string(e.Data)
-			}
-			args = append(args, e.Seq, e.At, e.Kind, e.Subject, e.Server, e.Job, e.Tenant, e.By, data)
+	rows := make([]row, n)
+	for i, e := range tx.events {
+		var data any
+		if len(e.Data) > 0 {
+			data = string(e.Data)
 		}
-		q := `INSERT INTO events (seq, at, kind, subject, server, job, tenant, "by", data) VALUES ` + strings.Repeat("(?,?,?,?,?,?,?,?,?),", len(part))
-		if _, err := tx.exec(strings.TrimSuffix(q, ","), args...); err != nil {
-			return fmt.Errorf("writing events: %w", err)
-		}
+		rows[i] = row{e.Seq, int64(e.At), string(e.Kind), e.Subject, e.Server, e.Job, e.Tenant, e.By, data}
+	}
+	if _, err := tx.writeRows(`INSERT INTO events (seq, at, kind, subject, server, job, tenant, "by", data) ?`, rows); err != nil {
+		return fmt.Errorf("writing events: %w", err)
 	}
 	return nil
 }
@@ -323,12 +318,20 @@ func (tx *Tx) exclusive(name string) error {
 
 // lockAll reads rows for change, in the order of their ids, so that two transactions that need some of the same wait for
 // one another and never deadlock.
-func (tx *Tx) lockAll(dst any, where string, args ...any) error {
+func (tx *Tx) lockAll(dst any, where any, args ...any) error {
 	db := tx.db
 	if tx.s.postgres {
 		db = db.Clauses(clause.Locking{Strength: "UPDATE"})
 	}
 	return db.Where(where, args...).Order("id").Find(dst).Error
+}
+
+// forUpdate ends a query by hand that reads rows for change, as lockAll does.
+func (tx *Tx) forUpdate() string {
+	if tx.s.postgres {
+		return " FOR UPDATE"
+	}
+	return ""
 }
 
 // exec runs a statement and returns how many rows it changed.

@@ -45,8 +45,15 @@ type conn struct{ *stdlib.Conn }
 
 // CheckNamedValue is driver.NamedValueChecker: database/sql asks it about every argument.
 func (c conn) CheckNamedValue(v *driver.NamedValue) error {
-	if s, ok := v.Value.(string); ok {
+	switch s := v.Value.(type) {
+	case string:
 		v.Value = printable(s)
+	case []string:
+		all := make([]string, len(s))
+		for i, text := range s {
+			all[i] = printable(text)
+		}
+		v.Value = all
 	}
 	return c.Conn.CheckNamedValue(v)
 }

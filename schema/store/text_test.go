@@ -26,4 +26,7 @@ func TestOutputMayBeAnything(t *testing.T) {
 	if _, err := b.Server(t.Context(), "r1\x00"); !schema.Is(err, schema.CodeNotFound) {
 		t.Fatalf("got %v, want not found", err)
 	}
+	if jobs, err := b.QueuedJobs(t.Context(), "eu", []string{"x\x00", "\xff"}); err != nil || len(jobs) > 0 {
+		t.Fatalf("got %v, %v, want no job", jobs, err)
+	}
 }
