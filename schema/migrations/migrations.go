@@ -91,7 +91,7 @@ func appendOnly(dialect, table string) []string {
 // room leaves space in the pages of tables whose rows change several times in their lives. PostgreSQL writes a changed row
 // anew; where that is in the same page, and no indexed column changed, the table's indexes are left as they are.
 func room(dialect string) *goose.Migration {
-	return goose.NewGoMigration(49, &goose.GoFunc{RunTx: func(ctx context.Context, tx *sql.Tx) error {
+	return goose.NewGoMigration(53, &goose.GoFunc{RunTx: func(ctx context.Context, tx *sql.Tx) error {
 		if dialect != "postgres" {
 			return nil // SQLite changes rows in place
 		}
