@@ -30,7 +30,15 @@ type LogEntry struct {
 type Cursor struct {
 	Last   string   `json:"last"`   // print of the newest entry read
 	Recent []string `json:"recent"` // prints of those before it, newest first
+	// Where the BMC gives the whole log on one page under an entity tag, the next read asks only whether it changed.
+	Entries string    `json:"entries,omitempty"` // path of the page
+	ETag    string    `json:"etag,omitempty"`
+	Whole   time.Time `json:"whole,omitzero"` // when it was last read as a whole
 }
+
+// wholeAgain is how long an entity tag is believed: firmware whose tag doesn't change with the log then costs an hour and not
+// every entry to come.
+const wholeAgain = time.Hour
 
 // recentPrints is how many entries may be cleared selectively (Dell's lifecycle log drops old ones) before a log counts
 // as cleared.
@@ -120,11 +128,30 @@ func lastEntries(list []LogEntry, most int) []LogEntry { return list[max(0, len(
 func (c *Client) LogEntries(ctx context.Context, service string, cursor *Cursor) (_ []LogEntry, _ *Cursor, err error) {
 	defer c.conn.named("read log of", &err)
 	ctx = inBulk(ctx)
-	s, err := c.conn.get(ctx, service)
+	var uri string
+	var page *resource
+	if cursor != nil && cursor.ETag != "" && now().Sub(cursor.Whole) < wholeAgain {
+		uri = cursor.Entries
+		same := false
+		if page, same, err = c.conn.getChanged(ctx, uri, cursor.ETag); same {
+			return nil, cursor, nil
+		}
+	} else {
+		var s *resource
+		if s, err = c.conn.get(ctx, service); err != nil {
+			return nil, cursor, err
+		}
+		uri = orDefault(s.link("Entries"), strings.TrimRight(service, "/")+"/Entries")
+		page, err = c.conn.get(ctx, uri)
+	}
+	if err != nil && !isKind(err, ErrNotFound) { // a log that isn't there is empty
+		return nil, cursor, err
+	}
+	list, err := c.conn.membersFrom(ctx, page)
 	if err != nil {
 		return nil, cursor, err
 	}
-	members, err := c.conn.collect(ctx, orDefault(s.link("Entries"), strings.TrimRight(service, "/")+"/Entries"), lenient)
+	members, err := c.conn.wholes(ctx, list, lenient)
 	if err != nil {
 		return nil, cursor, err
 	}
@@ -134,6 +161,9 @@ func (c *Client) LogEntries(ctx context.Context, service string, cursor *Cursor)
 	}
 	sortEntries(all)
 	fresh, next := since(all, cursor)
+	if page != nil && page.etag != "" && nextPage(page) == "" {
+		next.Entries, next.ETag, next.Whole = uri, page.etag, now().UTC().Truncate(time.Second)
+	}
 	return fresh, next, nil
 }
 

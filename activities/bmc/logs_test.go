@@ -3,7 +3,9 @@ package bmc_test
 import (
 	"encoding/json"
 	"fmt"
+	"net/http"
 	"testing"
+	"time"
 
 	"gpupool/activities/bmc"
 	lab "gpupool/deploy/lab/bmc"
@@ -91,5 +93,77 @@ func TestPagesThatRepeatThemselvesAreReadOnce(t *testing.T) {
 	s.AddFault(lab.Fault{Path: eventLog + "/Entries", Merge: lab.Doc{"Members": nil}}) // BlueField
 	if entries, _, err = c.LogEntries(t.Context(), eventLog, nil); err != nil || len(entries) != 0 {
 		t.Fatalf("%d entries, %v", len(entries), err)
+	}
+}
+
+// A log that has not changed costs one small answer where the BMC has entity tags, and a tag that does not change with its log
+// is believed for an hour, not for ever.
+func TestALogThatDidNotChangeIsNotReadAgain(t *testing.T) {
+	t.Parallel()
+	for name, tags := range map[string]bool{lab.DGXH100: true, lab.HPE: true, lab.Dell: false, lab.GB200: false} { // HPE's are weak
+		s := serve(t, profile(t, name), lab.Hooks{})
+		c := dial(t, s)
+		log := s.SystemPath() + "/LogServices/EventLog"
+		add := func(words string) {
+			t.Helper()
+			if _, err := s.AddLogEntry(log, lab.Doc{"Created": "2024-07-08T16:40:04+00:00", "Message": words}); err != nil {
+				t.Fatal(err)
+			}
+		}
+		var cursor *bmc.Cursor
+		read := func(want ...string) (conditional, unchanged int) {
+			t.Helper()
+			s.ClearRequests()
+			b, err := json.Marshal(cursor)
+			if err == nil {
+				err = json.Unmarshal(b, &cursor)
+			}
+			if err != nil {
+				t.Fatal(err)
+			}
+			entries, next, err := c.LogEntries(t.Context(), log, cursor)
+			if err != nil || len(entries) != len(want) {
+				t.Fatalf("%s: %v, %v; want %v", name, entries, err, want)
+			}
+			for i, e := range entries {
+				if e.Message != want[i] {
+					t.Fatalf("%s: %v; want %v", name, entries, want)
+				}
+			}
+			cursor = next
+			for _, r := range s.Requests() {
+				if r.IfNoneMatch != "" {
+					conditional++
+				}
+				if r.Status == http.StatusNotModified {
+					unchanged++
+				}
+			}
+			return conditional, unchanged
+		}
+		add("first")
+		read("first")
+		if n, same := read(); tags && (n != 1 || same != 1 || len(s.Requests()) != 1) || !tags && n != 0 {
+			t.Errorf("%s: %d conditional requests, %d answered unchanged, of %d", name, n, same, len(s.Requests()))
+		}
+		add("second")
+		if _, same := read("second"); same != 0 {
+			t.Errorf("%s: changed and said unchanged", name)
+		}
+		if !tags {
+			continue
+		}
+		// Firmware that takes no conditions, and a tag that lies.
+		s.AddFault(lab.Fault{Method: "GET", Path: log + "/Entries", Status: 412, Count: 1})
+		add("third")
+		read("third")
+		s.AddFault(lab.Fault{Method: "GET", Path: log + "/Entries", Status: http.StatusNotModified})
+		add("fourth")
+		read()
+		s.ClearFaults()
+		cursor.Whole = cursor.Whole.Add(-time.Hour)
+		if n, _ := read("fourth"); n != 0 {
+			t.Errorf("%s: after an hour the tag was still believed", name)
+		}
 	}
 }

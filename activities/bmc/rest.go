@@ -29,6 +29,23 @@ func (c *conn) get(ctx context.Context, uri string) (*resource, error) {
 	return c.decode(uri, a)
 }
 
+// getChanged reads a resource where it isn't as it was under an entity tag (RFC 9110 section 13.1.2). Firmware that chokes on
+// the condition is asked without.
+func (c *conn) getChanged(ctx context.Context, uri, etag string) (r *resource, same bool, err error) {
+	a, err := c.do(ctx, http.MethodGet, uri, http.Header{"If-None-Match": {etag}}, nil)
+	switch {
+	case err != nil:
+		return nil, false, err
+	case a.status == http.StatusNotModified:
+		return nil, true, nil
+	case a.status == http.StatusOK:
+		r, err = c.decode(uri, a)
+		return r, false, err
+	}
+	r, err = c.get(ctx, uri)
+	return r, false, err
+}
+
 // maxPages bounds a collection whose next links never end.
 const maxPages = 200
 
@@ -38,18 +55,23 @@ func (c *conn) members(ctx context.Context, uri string) ([]*resource, error) {
 	if uri == "" {
 		return nil, nil
 	}
+	first, err := c.get(ctx, uri)
+	if err != nil {
+		if statusIs(err, http.StatusNotFound) {
+			return nil, nil
+		}
+		return nil, err
+	}
+	return c.membersFrom(ctx, first)
+}
+
+// membersFrom is members of a collection whose first page was read; nil is one that isn't there.
+func (c *conn) membersFrom(ctx context.Context, r *resource) ([]*resource, error) {
 	var out []*resource
 	seen := map[string]bool{}
 	pages := map[string]bool{}
-	for page := uri; page != "" && !pages[normalURI(page)] && len(pages) < maxPages; {
-		pages[normalURI(page)] = true
-		r, err := c.get(ctx, page)
-		if err != nil {
-			if statusIs(err, http.StatusNotFound) {
-				return out, nil
-			}
-			return out, err
-		}
+	for r != nil {
+		pages[normalURI(r.uri)] = true
 		before := len(out)
 		list, _ := r.at("Members").([]any)
 		for _, m := range list {
@@ -68,14 +90,27 @@ func (c *conn) members(ctx context.Context, uri string) ([]*resource, error) {
 			seen[key] = true
 			out = append(out, &resource{uri: id, body: body})
 		}
-		if page = r.link("Members@odata.nextLink"); page == "" {
-			page, _ = r.at("Members@odata.nextLink").(string)
+		page := nextPage(r)
+		if len(out) == before || page == "" || pages[normalURI(page)] || len(pages) >= maxPages {
+			break // the end, or no progress
 		}
-		if len(out) == before {
-			break // no progress
+		var err error
+		if r, err = c.get(ctx, page); err != nil {
+			if statusIs(err, http.StatusNotFound) {
+				break
+			}
+			return out, err
 		}
 	}
 	return out, nil
+}
+
+// nextPage is where a collection goes on; "" at its end.
+func nextPage(r *resource) string {
+	if page := r.link("Members@odata.nextLink"); page != "" {
+		return page
+	}
+	return r.str("Members@odata.nextLink")
 }
 
 // whole reads a member that a collection gave only as a link.
@@ -92,6 +127,11 @@ func (c *conn) collect(ctx context.Context, uri string, skip func(uri string, er
 	if err != nil {
 		return nil, err
 	}
+	return c.wholes(ctx, list, skip)
+}
+
+// wholes reads the members that a collection gave only as links.
+func (c *conn) wholes(ctx context.Context, list []*resource, skip func(uri string, err error) error) ([]*resource, error) {
 	out := make([]*resource, 0, len(list))
 	for _, m := range list {
 		r, err := c.whole(ctx, m)
