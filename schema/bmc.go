@@ -10,7 +10,7 @@ type BMCVerb string
 
 const (
 	BMCIdentify BMCVerb = "identify" // what it says the server is
-	BMCPower    BMCVerb = "power"    // args: want (on, off, cycle; empty reads it), hard
+	BMCPower    BMCVerb = "power"    // args: want (on, off, cycle, ac-cycle; empty reads it), hard
 	BMCBoot     BMCVerb = "boot"     // args: from (network, disk = no override; empty reads it)
 	BMCLight    BMCVerb = "light"    // args: lit
 	BMCLogs     BMCVerb = "logs"     // args: most

@@ -174,24 +174,31 @@ func (c *Client) readReset(ctx context.Context, h *host, system *resource) error
 	if h.reset == "" {
 		h.reset = strings.TrimRight(h.uri, "/") + "/Actions/ComputerSystem.Reset" // the target that the schema prescribes
 	}
-	if h.resets = stringsOf(at(action, "ResetType@Redfish.AllowableValues")); h.resets != nil {
-		return nil
+	var err error
+	h.resets, err = c.resetTypes(ctx, action)
+	return err
+}
+
+// resetTypes are the ResetTypes that an action takes; nil where the BMC doesn't say.
+func (c *Client) resetTypes(ctx context.Context, action any) ([]string, error) {
+	if list := stringsOf(at(action, "ResetType@Redfish.AllowableValues")); list != nil {
+		return list, nil
 	}
 	info, _ := at(action, "@Redfish.ActionInfo").(string)
 	if info == "" {
-		return nil
+		return nil, nil
 	}
 	r, err := c.conn.get(ctx, info)
 	if err != nil {
-		return lenient(info, err) // then the BMC doesn't say
+		return nil, lenient(info, err) // then the BMC doesn't say
 	}
 	params, _ := r.at("Parameters").([]any)
 	for _, p := range params {
 		if text(at(p, "Name")) == "ResetType" {
-			h.resets = stringsOf(at(p, "AllowableValues"))
+			return stringsOf(at(p, "AllowableValues")), nil
 		}
 	}
-	return nil
+	return nil, nil
 }
 
 // readSettings decides where the boot override is written: the settings resource if it holds one (DGX H100, GB200), else

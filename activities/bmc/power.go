@@ -26,15 +26,17 @@ const (
 // Want is a power change to bring about.
 type Want string
 
-// What SetPower can be asked for. Cycle ends with the machine on and having been off.
+// What SetPower can be asked for. Cycle ends with the machine on and having been off; ACCycle with the standby power having
+// been away too, and the BMC restarted by it: the last resort for hardware that a cycle doesn't bring back.
 const (
-	On    Want = "on"
-	Off   Want = "off"
-	Cycle Want = "cycle"
+	On      Want = "on"
+	Off     Want = "off"
+	Cycle   Want = "cycle"
+	ACCycle Want = "ac-cycle"
 )
 
 // Valid reports whether w is known.
-func (w Want) Valid() bool { return w == On || w == Off || w == Cycle }
+func (w Want) Valid() bool { return w == On || w == Off || w == Cycle || w == ACCycle }
 
 // powerPlan is how SetPower goes about it.
 type powerPlan struct {
@@ -116,8 +118,10 @@ func (c *Client) SetPower(ctx context.Context, want Want, opts ...PowerOption) (
 			}
 		}
 		return c.turnOn(ctx, h)
+	case ACCycle:
+		return c.acCycle(ctx, h, plan)
 	}
-	return &Error{Kind: ErrUnsupported, Address: c.conn.address, Detail: fmt.Sprintf("power %q: want on, off or cycle", want)}
+	return &Error{Kind: ErrUnsupported, Address: c.conn.address, Detail: fmt.Sprintf("power %q: want on, off, cycle or ac-cycle", want)}
 }
 
 // settle is how long the power stays off in a cycle. A scaled Timing scales a quirk's too.

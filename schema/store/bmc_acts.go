@@ -40,8 +40,8 @@ func checkBMCArgs(verb schema.BMCVerb, a schema.BMCArgs) error {
 	switch {
 	case !slices.Contains(schema.BMCVerbs, verb):
 		return schema.Invalid("verb", string(verb), fmt.Sprintf("one of %v", schema.BMCVerbs))
-	case verb == schema.BMCPower && !slices.Contains([]string{"", "on", "off", "cycle"}, a.Want):
-		return schema.Invalid("want", a.Want, "on, off, cycle, or nothing to read it")
+	case verb == schema.BMCPower && !slices.Contains([]string{"", "on", "off", "cycle", "ac-cycle"}, a.Want):
+		return schema.Invalid("want", a.Want, "on, off, cycle, ac-cycle, or nothing to read it")
 	case verb == schema.BMCBoot && !slices.Contains([]string{"", "network", "disk"}, a.From):
 		return schema.Invalid("from", a.From, "network (once), disk (no override), or nothing to read it")
 	case a.Most < 0 || a.Most > 1000:

@@ -194,9 +194,9 @@ func (a *app) bmcIdentify() *cobra.Command {
 func (a *app) bmcPower() *cobra.Command {
 	var hard bool
 	var reason string
-	cmd := a.bmcVerb("power NAME [on|off|cycle]", "Read the power, or switch it; proven by a read", func(_ *cobra.Command, args []string) error {
+	cmd := a.bmcVerb("power NAME [on|off|cycle|ac-cycle]", "Read the power, or switch it; proven by a read", func(_ *cobra.Command, args []string) error {
 		if len(args) < 1 || len(args) > 2 {
-			return usageError{fmt.Errorf("takes NAME and, to switch it, on, off or cycle")}
+			return usageError{fmt.Errorf("takes NAME and, to switch it, on, off, cycle or ac-cycle")}
 		}
 		return nil
 	}, func(args []string) (contract.NewBMCAct, error) {
@@ -215,7 +215,8 @@ func (a *app) bmcPower() *cobra.Command {
 		return err
 	})
 	cmd.Long = `Read a server's power, or switch it. off and cycle ask the system to shut down and cut the power where it does not in time;
---hard cuts it at once. They are refused while the server may be given jobs or holds some: drain or cordon it first.`
+--hard cuts it at once. ac-cycle takes the standby power away too, and restarts the BMC by it: the last resort for hardware that
+does not come back, where the machine has a way to do it. They are refused while the server may be given jobs or holds some: drain or cordon it first.`
 	cmd.Flags().BoolVar(&hard, "hard", false, "cut the power without asking the system")
 	cmd.Flags().StringVar(&reason, "reason", "", "why; kept with the act")
 	return cmd

@@ -33,6 +33,18 @@ func (b *builder) add(path, typ string, d Doc) {
 	b.docs[path] = raw
 }
 
+// change merges into a resource that is there.
+func (b *builder) change(path string, with Doc) {
+	var d Doc
+	mustDecode(b.docs[path], &d)
+	merge(d, with)
+	raw, err := json.Marshal(d)
+	if err != nil {
+		panic(fmt.Sprintf("lab bmc: %s: %v", path, err)) // our own literals
+	}
+	b.docs[path] = raw
+}
+
 // collection puts a collection of members given by full path or by last segment.
 func (b *builder) collection(path, typ string, names ...string) {
 	list := []any{}

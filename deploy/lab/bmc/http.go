@@ -474,6 +474,13 @@ func (s *Server) post(r *http.Request, path string, in Doc) *reply {
 		s.bmcDown = time.Now().Add(s.quirks.BMCResetTime)
 		return noContent()
 	}
+	if value, ok := acActions[action]; ok {
+		if !s.knows(d, action) || kind != value {
+			return refuse(http.StatusBadRequest, "ActionParameterNotSupported", "The parameter ResetType is not supported with this value.")
+		}
+		s.loseAC()
+		return noContent()
+	}
 	if actions, ok := d["Actions"].(map[string]any); ok && actions["#"+action] != nil {
 		return noContent() // known, without an effect here
 	}

@@ -103,7 +103,7 @@ func buildDell() (Tree, Quirks) {
 		vendor: "Dell", product: "Integrated Dell Remote Access Controller", maker: "Dell Inc.", model: "PowerEdge R760xa",
 		serial: "CN000000000001", sku: "LAB0001", system: "System.Embedded.1", chassis: "System.Embedded.1", manager: "iDRAC.Embedded.1",
 		uuid: "4c4c4544-0000-4110-8041-000000000001", bios: "2.1.5", bmc: "7.10.30.00", resetInline: true, led: "LocationIndicatorActive",
-		resets: []string{"On", "ForceOff", "ForceRestart", "GracefulRestart", "GracefulShutdown", "PushPowerButton", "Nmi", "PowerCycle"},
+		resets: []string{"On", "ForceOff", "ForceRestart", "GracefulRestart", "GracefulShutdown", "PushPowerButton", "Nmi", "PowerCycle", "FullPowerCycle"},
 		nics:   []string{"NIC.Embedded.1-1-1", "NIC.Embedded.2-1-1"}, session: 1800, events: []string{"Alert", "MetricReport", "Other"},
 		boot: Doc{propEnabled: "Disabled", propTarget: "None", propMode: "UEFI", "UefiTargetBootSourceOverride": nil, propURI: nil,
 			"BootOrder": list("Boot0000", "Boot0001"), propTarget + allowable: list("None", "Pxe", "Cd", "Hdd", "BiosSetup", "UefiTarget", "UefiHttp")},
@@ -138,6 +138,8 @@ func buildHPE() (Tree, Quirks) {
 	for _, g := range numbered("GPU%d", 1, 4) {
 		b.gpu(sys+"/"+g, "NVIDIA", "NVIDIA H100 NVL", g, "")
 	}
+	b.change(root+"/Systems/1", Doc{"Oem": Doc{"Hpe": Doc{"Actions": Doc{"#HpeComputerSystemExt.SystemReset": Doc{
+		"target": root + "/Systems/1/Actions/Oem/Hpe/HpeComputerSystemExt.SystemReset", "ResetType@Redfish.AllowableValues": list("ColdBoot", "AuxCycle")}}}}})
 	return b.docs, quirksHPE()
 }
 
@@ -164,6 +166,8 @@ func buildLenovo() (Tree, Quirks) {
 	for _, g := range numbered("GPU%d", 1, 8) {
 		b.gpu(sys+"/"+g, "NVIDIA Corporation", "NVIDIA H100 NVL", g, "")
 	}
+	b.change(root+"/Systems/1", Doc{"Actions": Doc{"Oem": Doc{"#LenovoComputerSystem.SystemReset": Doc{
+		"target": root + "/Systems/1/Actions/Oem/LenovoComputerSystem.SystemReset", "ResetType@Redfish.AllowableValues": list("ACPowerCycle")}}}})
 	return b.docs, quirksLenovo()
 }
 
@@ -205,5 +209,10 @@ func buildGB200() (Tree, Quirks) {
 	for _, n := range []string{"Chassis_0_LeakDetector_0_ColdPlate", "Chassis_0_LeakDetector_1_ColdPlate"} {
 		b.add(leak+"/"+n, "LeakDetector.v1_1_0.LeakDetector", Doc{"LeakDetectorType": "Moisture", "DetectorState": "OK", "Status": status()})
 	}
+	tray, info := root+"/Chassis/BMC_0", root+"/Chassis/BMC_0/Oem/Nvidia/AuxPowerResetActionInfo"
+	b.add(tray, "Chassis.v1_22_0.Chassis", Doc{"Name": "BMC_0", "ChassisType": "Component", "Status": status(), "Actions": Doc{"Oem": Doc{
+		"#NvidiaChassis.AuxPowerReset": Doc{"target": tray + "/Actions/Oem/NvidiaChassis.AuxPowerReset", "@Redfish.ActionInfo": info}}}})
+	b.add(info, "ActionInfo.v1_2_0.ActionInfo", Doc{"Parameters": []any{Doc{"Name": "ResetType", "Required": true, "DataType": "String", "AllowableValues": list("AuxPowerCycle")}}})
+	b.change(root+"/Chassis", Doc{"Members": list(link(root+"/Chassis/Chassis_0"), link(tray)), "Members@odata.count": 2})
 	return b.docs, quirksOpenBMC()
 }

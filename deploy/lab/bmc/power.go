@@ -4,6 +4,7 @@ import (
 	"fmt"
 	"net/http"
 	"slices"
+	"strings"
 	"time"
 )
 
@@ -111,7 +112,9 @@ func (s *Server) reset(kind string) *reply {
 		s.shutdownGracefully(nil)
 	case "GracefulRestart":
 		s.shutdownGracefully(func() { s.edge(kind, q.PowerOnDelay, s.turnOn) })
-	case "ForceRestart", "PowerCycle", "FullPowerCycle":
+	case "FullPowerCycle":
+		s.loseAC()
+	case "ForceRestart", "PowerCycle":
 		s.edge(kind, q.PowerOffDelay, func() {
 			s.turnOff(false)
 			if kind == "ForceRestart" && q.ForceRestartHangs {
@@ -122,6 +125,46 @@ func (s *Server) reset(kind string) *reply {
 	case "Nmi":
 	}
 	return noContent()
+}
+
+// acActions are makers' actions that take the standby power away, with the value that each takes.
+var acActions = map[string]string{
+	"Oem/Hpe/HpeComputerSystemExt.SystemReset": "AuxCycle", "Oem/LenovoComputerSystem.SystemReset": "ACPowerCycle",
+	"Oem/OemSystemExtensions.Reset": "ACCycle", "Oem/NvidiaChassis.AuxPowerReset": "AuxPowerCycle",
+}
+
+// knows reports whether a resource shows an action with this target.
+func (s *Server) knows(d Doc, action string) bool {
+	places := []any{dig(d, "Actions", "Oem")}
+	oem, _ := d["Oem"].(map[string]any)
+	for _, maker := range oem {
+		places = append(places, dig(maker, "Actions"))
+	}
+	for _, p := range places {
+		m, _ := p.(map[string]any)
+		for _, a := range m {
+			if strings.HasSuffix(digString(a, "target"), "/Actions/"+action) {
+				return true
+			}
+		}
+	}
+	return false
+}
+
+// loseAC takes all power away for a moment: the host is off, and the BMC starts again. The caller holds mu.
+func (s *Server) loseAC() {
+	s.power.stop()
+	s.turnOff(false)
+	clear(s.sessions)
+	s.acCycles++
+	s.bmcDown = time.Now().Add(s.quirks.BMCResetTime)
+}
+
+// ACCycles is how often all power was taken away.
+func (s *Server) ACCycles() int {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return s.acCycles
 }
 
 // edge lets then happen after a delay unless another reset comes first. The caller holds mu; then runs with it.

@@ -40,6 +40,7 @@ type Server struct {
 	faults   []*faultRule
 	log      []Request
 	logCap   int
+	acCycles int // losses of all power
 	served   int // requests, those that the log forgot included
 	busy     int
 	quirks   Quirks
