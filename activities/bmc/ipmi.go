@@ -205,8 +205,8 @@ func (c *IPMIClient) SetPower(ctx context.Context, want Want, opts ...PowerOptio
 	for _, o := range opts {
 		o(&plan)
 	}
-	if !want.Valid() {
-		return &Error{Kind: ErrUnsupported, Op: "power", Address: c.address, Detail: fmt.Sprintf("power %q: want on, off or cycle", want)}
+	if want != On && want != Off && want != Cycle { // IPMI's power cycle leaves the standby power on (28.3)
+		return &Error{Kind: ErrUnsupported, Op: "power", Address: c.address, Detail: fmt.Sprintf("power %q: over ipmi on, off or cycle", want)}
 	}
 	op := "power " + string(want)
 	return c.session(ctx, op, func(ctx context.Context, s *ipmi.Client) error {

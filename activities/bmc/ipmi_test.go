@@ -137,6 +137,9 @@ func TestIPMIDrivesASimulatorThatIsNotOurs(t *testing.T) {
 			t.Fatalf("after %s the machine's power is %s", step.want, got)
 		}
 	}
+	if err := c.SetPower(ctx, bmc.ACCycle); !errors.Is(err, bmc.ErrUnsupported) || file("power") != "0" {
+		t.Fatalf("ac cycle: %v", err)
+	}
 	if err := c.ClearBootOverride(ctx); err != nil {
 		t.Fatal(err)
 	}
