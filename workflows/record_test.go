@@ -21,6 +21,7 @@ import (
 	"gpupool/activities/health"
 	"gpupool/activities/install"
 	"gpupool/activities/job"
+	"gpupool/activities/meter"
 	"gpupool/schema"
 	"gpupool/schema/agentproto"
 	"gpupool/schema/store"
@@ -67,6 +68,7 @@ func TestRecordHistories(t *testing.T) {
 			s.keep(t, name)
 		})
 	}
+	t.Run("meter-round", func(t *testing.T) { meterRound(t, c) })
 	jobs := map[string]struct {
 		limit time.Duration
 		tell  func(*jobStory)
@@ -87,6 +89,21 @@ func TestRecordHistories(t *testing.T) {
 			(&story{client: c, run: s.run}).keep(t, name)
 		})
 	}
+}
+
+// meterRound is the first round of the books, up to the wait for the next.
+func meterRound(t *testing.T, c client.Client) {
+	core := worker.New(c, workflows.CoreQueue, worker.Options{Identity: "recorder"})
+	core.RegisterWorkflow(workflows.Meter)
+	core.RegisterActivity(&meter.Activities{Store: storetest.Open(t)})
+	must(t, core.Start())
+	defer core.Stop()
+	run, err := c.ExecuteWorkflow(t.Context(), client.StartWorkflowOptions{ID: "meter", TaskQueue: workflows.CoreQueue}, workflows.Meter)
+	if err != nil {
+		t.Fatal(err)
+	}
+	(&story{client: c, run: run}).keepUntil(t, "meter-round", enumspb.EVENT_TYPE_TIMER_STARTED)
+	must(t, c.TerminateWorkflow(t.Context(), run.GetID(), run.GetRunID(), "recorded"))
 }
 
 // jobStory is a job's process on a real Temporal server, in real time, from its first allocation.
@@ -248,6 +265,12 @@ func (s *story) until(t *testing.T, what string, ok func(schema.Server) bool) {
 
 func (s *story) keep(t *testing.T, name string) {
 	t.Helper()
+	s.keepUntil(t, name, enumspb.EVENT_TYPE_WORKFLOW_EXECUTION_COMPLETED)
+}
+
+// keepUntil keeps a process's history up to the first event of a type, for which it waits.
+func (s *story) keepUntil(t *testing.T, name string, last enumspb.EventType) {
+	t.Helper()
 	h := &historypb.History{}
 	it := s.client.GetWorkflowHistory(t.Context(), s.run.GetID(), s.run.GetRunID(), true, enumspb.HISTORY_EVENT_FILTER_TYPE_ALL_EVENT)
 	for it.HasNext() {
@@ -255,10 +278,12 @@ func (s *story) keep(t *testing.T, name string) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		h.Events = append(h.Events, e)
+		if h.Events = append(h.Events, e); e.EventType == last {
+			break
+		}
 	}
-	if h.Events[len(h.Events)-1].EventType != enumspb.EVENT_TYPE_WORKFLOW_EXECUTION_COMPLETED {
-		t.Fatalf("the process ended with %s", h.Events[len(h.Events)-1])
+	if e := h.Events[len(h.Events)-1]; e.EventType != last {
+		t.Fatalf("the process ended with %s", e)
 	}
 	b, err := temporalproto.CustomJSONMarshalOptions{Indent: " "}.Marshal(h)
 	if err != nil {

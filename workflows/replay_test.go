@@ -9,7 +9,7 @@ import (
 	"gpupool/workflows"
 )
 
-// TestHistoriesReplay replays what servers' and jobs' processes did on a real Temporal server: a workflow that was changed must
+// TestHistoriesReplay replays what servers', jobs' and the books' processes did on a real Temporal server: a workflow that was changed must
 // still take the same path, or processes that run when it is installed stop. See record_test.go for how to add one.
 func TestHistoriesReplay(t *testing.T) {
 	t.Parallel()
@@ -24,6 +24,7 @@ func TestHistoriesReplay(t *testing.T) {
 			r.RegisterWorkflow(workflows.OnboardServer)
 			r.RegisterWorkflow(workflows.RepairServer)
 			r.RegisterWorkflow(workflows.RunJob)
+			r.RegisterWorkflow(workflows.Meter)
 			if err := r.ReplayWorkflowHistoryFromJSONFile(nil, file); err != nil {
 				t.Fatal(err)
 			}
