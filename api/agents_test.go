@@ -37,7 +37,7 @@ func (p *pool) agent(n int) (*agent, schema.Server) {
 	p.must(p.store.Arm(ctx, v.ID, v.Attempt, time.Hour, 0))
 	p.must(p.store.MintBootToken(ctx, v.ID, v.Attempt, schema.PurposePhoneHome, store.HashToken("t"), time.Hour))
 	p.must(p.store.RegisterAgent(ctx, store.HashToken("t"), agentproto.Register{Server: v.ID, Attempt: v.Attempt, PublicKey: a.public(), BootID: "b1"}))
-	a.call(http.MethodPost, agentproto.PathHeartbeat, agentproto.Heartbeat{BootID: "b1", Devices: storetest.Devices(v.Name, model, 8)}, http.StatusOK, nil)
+	a.call(http.MethodPost, agentproto.PathHeartbeat, agentproto.Heartbeat{Apart: true, BootID: "b1", Devices: storetest.Devices(v.Name, model, 8)}, http.StatusOK, nil)
 	p.must(p.store.SetStep(ctx, v.ID, v.Attempt, schema.StepBurnIn, schema.StepRunning, "testing"))
 	p.must(p.store.SetStep(ctx, v.ID, v.Attempt, schema.StepBurnIn, schema.StepDone, "passed"))
 	p.must(p.store.FinishOnboarding(ctx, v.ID, v.Attempt))
@@ -118,7 +118,7 @@ func TestAnAgentPhonesHomeOnceAndThenSpeaksByItsKey(t *testing.T) {
 	wantProblem(t, register(p.newAgent(v.ID), token), schema.CodeForbidden, "")
 
 	var reply agentproto.HeartbeatReply
-	a.call(http.MethodPost, agentproto.PathHeartbeat, agentproto.Heartbeat{BootID: "b1", Devices: storetest.Devices(v.Name, model, 8), Running: []string{"job/none/1/0000"},
+	a.call(http.MethodPost, agentproto.PathHeartbeat, agentproto.Heartbeat{Apart: true, BootID: "b1", Devices: storetest.Devices(v.Name, model, 8), Running: []string{"job/none/1/0000"},
 		Evidence: []agentproto.Evidence{{Kind: "xid", Code: "79", Severity: schema.SeverityCritical, Text: "fell off the bus", ID: "e1"}}}, http.StatusOK, &reply)
 	if len(reply.Acknowledged) != 1 || len(reply.Unknown) != 1 {
 		t.Errorf("the heartbeat's reply is %+v", reply)

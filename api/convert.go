@@ -15,6 +15,9 @@ func toServer(v schema.Server) contract.Server {
 		Macs: []string{}, Arch: v.Arch, BmcAddress: v.BMCAddress, BmcProtocol: v.BMCProtocol, Model: v.Model, Accelerators: v.Accelerators, Cpus: v.CPUs, MemoryBytes: v.MemoryBytes,
 		Profile: v.Profile, Backend: v.Backend, Cluster: v.Cluster, NvlinkDomain: v.NVLinkDomain, Phase: v.Phase, Attempt: v.Attempt, Step: v.Step, Protected: v.Protected, Epoch: v.Epoch,
 		AgentSeen: v.AgentSeen, BootId: v.BootID, CreatedAt: v.CreatedAt, UpdatedAt: v.UpdatedAt, Version: v.Version}
+	if v.OneTenant() {
+		out.Shared = &v.Shared
+	}
 	if v.MACs != "" {
 		out.Macs = strings.Split(v.MACs, ",")
 	}

@@ -81,10 +81,14 @@ type Server struct {
 	Epoch     int64   `json:"epoch"`      // rises whenever the hardware may have changed hands: repair, reinstall
 	AgentSeen Instant `json:"agent_seen"` // last heartbeat stored; coarse (see store.SeenEvery)
 	BootID    string  `json:"boot_id"`
+	Shared    string  `json:"shared,omitempty"` // why its agent does not keep jobs apart; empty = it does, or runs none
 	CreatedAt Instant `gorm:"autoCreateTime:false" json:"created_at"`
 	UpdatedAt Instant `gorm:"autoUpdateTime:false" json:"updated_at"`
 	Version   int64   `json:"version"` // optimistic lock: rises with every write
 }
+
+// OneTenant reports whether jobs of several tenants must not meet on it: its agent, which runs them, does not keep them apart.
+func (s Server) OneTenant() bool { return s.Backend == "node" && s.Shared != "" }
 
 // StepRun is one run of one onboarding step.
 type StepRun struct {

@@ -159,7 +159,7 @@ func TestBMCsAreOperatedAndWatchedByTheWholeProcess(t *testing.T) {
 			same.Device = a.Serial
 		}
 	}
-	if _, err := db.Heartbeat(ctx, v.ID, agentproto.Heartbeat{BootID: "b", Evidence: []agentproto.Evidence{same}}); err != nil {
+	if _, err := db.Heartbeat(ctx, v.ID, agentproto.Heartbeat{Apart: true, BootID: "b", Evidence: []agentproto.Evidence{same}}); err != nil {
 		t.Fatal(err)
 	}
 	if list, err := db.Faults(ctx, v.ID); err != nil || len(list) != 1 {

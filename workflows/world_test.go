@@ -260,7 +260,7 @@ func (w *world) bootDisk(ctx context.Context) {
 // beat is the agent's heartbeat, with what it reads.
 func (w *world) beat(ctx context.Context, evidence ...agentproto.Evidence) {
 	w.mu.Lock()
-	h := agentproto.Heartbeat{BootID: fmt.Sprintf("boot-%d", w.starts), Devices: slices.Clone(w.devices), Evidence: evidence}
+	h := agentproto.Heartbeat{Apart: true, BootID: fmt.Sprintf("boot-%d", w.starts), Devices: slices.Clone(w.devices), Evidence: evidence}
 	w.mu.Unlock()
 	_, err := w.db.Heartbeat(ctx, w.server.ID, h)
 	must(w.t, err)

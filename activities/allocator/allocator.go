@@ -22,6 +22,7 @@ import (
 type Activities struct {
 	Store  *store.Store
 	Policy engine.Config
+	Mixed  bool   // jobs of several tenants may meet on a server that does not keep them apart
 	Holder string // who takes the epoch: host and process
 	Log    *slog.Logger
 }
@@ -44,7 +45,7 @@ func (a *Activities) Serve(ctx context.Context, region string) error {
 const look = time.Second
 
 func (a *Activities) run(ctx context.Context, region string, turn func()) error {
-	l, err := load(ctx, a.Store, region, a.Holder, a.Policy)
+	l, err := load(ctx, a.Store, region, a.Holder, a.Policy, a.Mixed)
 	if err != nil {
 		return err
 	}

@@ -68,7 +68,7 @@ func commits(b *testing.B, c store.Config) {
 	ok(err)
 	_, err = db.CreateProject(ctx, "bench", "blue", "main")
 	ok(err)
-	l, err := load(ctx, db, "eu", "bench", engine.Config{})
+	l, err := load(ctx, db, "eu", "bench", engine.Config{}, false)
 	ok(err)
 	var spent, submitting time.Duration
 	for range commitServers * commitPer / commitBatch {
@@ -95,7 +95,7 @@ func commits(b *testing.B, c store.Config) {
 	b.ReportMetric(0, "ns/op") // it says nothing here
 
 	began := time.Now()
-	again, err := load(ctx, db, "eu", "bench", engine.Config{})
+	again, err := load(ctx, db, "eu", "bench", engine.Config{}, false)
 	ok(err)
 	b.ReportMetric(time.Since(began).Seconds(), "s-to-load")
 	if err := again.pool.Check(); err != nil {

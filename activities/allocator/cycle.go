@@ -15,7 +15,7 @@ import (
 func (l *live) cycle(ctx context.Context) (next time.Time, more bool, err error) {
 	r := l.pool.Cycle(l.db.Now().Time())
 	l.number = r.Cycle
-	c := store.Cycle{Number: r.Cycle, Reasons: make(map[string]schema.ReasonDoc, len(r.Reasons))}
+	c := store.Cycle{Number: r.Cycle, Mixed: l.mixed, Reasons: make(map[string]schema.ReasonDoc, len(r.Reasons))}
 	for _, s := range r.Starts {
 		c.Starts = append(c.Starts, store.Start{Job: s.Job, Attempt: s.Attempt, Places: places(s.Places)})
 	}

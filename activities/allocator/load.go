@@ -17,6 +17,7 @@ import (
 type live struct {
 	db      *store.Store
 	region  string
+	mixed   bool // see Activities
 	epoch   int64
 	at      int64 // events applied so far
 	number  int64 // of the last cycle
@@ -35,12 +36,12 @@ type live struct {
 type quotaOf struct{ tenant, project, model string }
 
 // load takes the epoch first, so that no earlier holder can commit after the read.
-func load(ctx context.Context, db *store.Store, region, holder string, policy engine.Config) (*live, error) {
+func load(ctx context.Context, db *store.Store, region, holder string, policy engine.Config, mixed bool) (*live, error) {
 	epoch, err := db.TakeEpoch(ctx, region, holder)
 	if err != nil {
 		return nil, fmt.Errorf("taking the epoch of region %s: %w", region, err)
 	}
-	l := &live{db: db, region: region, epoch: epoch, pool: engine.New(policy)}
+	l := &live{db: db, region: region, mixed: mixed, epoch: epoch, pool: engine.New(policy)}
 	if l.at, err = db.Head(ctx); err != nil {
 		return nil, err
 	}
@@ -114,7 +115,7 @@ func (l *live) catchUp(ctx context.Context) (changed bool, err error) {
 		var rebound []engine.Allocation
 		for _, e := range events {
 			switch e.Kind {
-			case schema.EventServerEnrolled, schema.EventServerPhase, schema.EventServerCordoned, schema.EventServerUncordoned,
+			case schema.EventServerEnrolled, schema.EventServerPhase, schema.EventServerAgent, schema.EventServerCordoned, schema.EventServerUncordoned,
 				schema.EventAcceleratorSeen, schema.EventAcceleratorHealth, schema.EventAcceleratorGone:
 				servers[e.Server] = true
 			case schema.EventPolicyChanged:
@@ -320,7 +321,9 @@ func (l *live) setServers(ctx context.Context, ids []string) error {
 			l.pool.RemoveServer(n.Server.ID)
 			continue
 		}
-		l.pool.SetServer(server(n))
+		s := server(n)
+		s.OneTenant = n.Server.OneTenant() && !l.mixed
+		l.pool.SetServer(s)
 	}
 	return nil
 }

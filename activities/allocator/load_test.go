@@ -35,7 +35,7 @@ func TestARemovedQuotaNoLongerHoldsJobsBack(t *testing.T) {
 	must(t, err)
 	j, _, err := db.SubmitJob(ctx, "test", "", "", store.NewJob{Tenant: "blue", Project: "main", Spec: "x2", Nodes: 1, Command: []string{"true"}})
 	must(t, err)
-	l, err := load(ctx, db, "eu", "test", engine.Config{})
+	l, err := load(ctx, db, "eu", "test", engine.Config{}, false)
 	must(t, err)
 	_, _, err = l.cycle(ctx)
 	must(t, err)
@@ -94,7 +94,7 @@ func TestANewLimitOfARunningJobIsCounted(t *testing.T) {
 		must(t, err)
 		ids = append(ids, j.ID)
 	}
-	l, err := load(ctx, db, "eu", "test", engine.Config{})
+	l, err := load(ctx, db, "eu", "test", engine.Config{}, false)
 	must(t, err)
 	_, _, err = l.cycle(ctx)
 	must(t, err)
@@ -135,7 +135,7 @@ func (p *policed) cycle() {
 	p.t.Helper()
 	var err error
 	if p.l == nil {
-		p.l, err = load(p.t.Context(), p.db, "eu", "test", engine.Config{})
+		p.l, err = load(p.t.Context(), p.db, "eu", "test", engine.Config{}, false)
 	} else {
 		_, err = p.l.catchUp(p.t.Context())
 	}

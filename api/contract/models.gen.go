@@ -1010,7 +1010,10 @@ type Server struct {
 	Rack         string   `json:"rack"`
 	Region       string   `json:"region"`
 	Serial       string   `json:"serial"`
-	Site         string   `json:"site"`
+
+	// Shared Why jobs on it are not kept apart, as its agent says: they run as one user. Then only one tenant's jobs are on it at a time, unless jobs.mixed_tenants allows more. Absent = they are kept apart
+	Shared *string `json:"shared,omitempty"`
+	Site   string  `json:"site"`
 
 	// Step Step of the onboarding that runs or stopped; empty before the first
 	Step schema.Step `json:"step"`

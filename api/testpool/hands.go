@@ -151,7 +151,7 @@ func (p *Pool) phoneHome(ctx context.Context, v schema.Server) error {
 	if err := p.Store.RegisterAgent(ctx, hash, r); err != nil {
 		return err
 	}
-	_, err = p.Store.Heartbeat(ctx, v.ID, agentproto.Heartbeat{BootID: "boot-1", Devices: devices(v, "", "")})
+	_, err = p.Store.Heartbeat(ctx, v.ID, agentproto.Heartbeat{Apart: true, BootID: "boot-1", Devices: devices(v, "", "")})
 	return err
 }
 
@@ -226,7 +226,7 @@ func (p *Pool) prove(ctx context.Context, r schema.Repair, fresh string) error {
 		return err
 	}
 	list := devices(v, r.OldSerial, fresh)
-	if _, err := p.Store.Heartbeat(ctx, v.ID, agentproto.Heartbeat{BootID: "boot-2", Devices: list}); err != nil {
+	if _, err := p.Store.Heartbeat(ctx, v.ID, agentproto.Heartbeat{Apart: true, BootID: "boot-2", Devices: list}); err != nil {
 		return err
 	}
 	proof := agentproto.BurnInResult{Outcome: "passed", Tests: []string{"memory"}}

@@ -74,19 +74,18 @@ type Evidence struct {
 	Text     string          `json:"text"`
 	At       schema.Instant  `json:"at"`
 	Clear    bool            `json:"clear,omitempty"` // it is over: earlier evidence of this device, kind, code and part is cleared
-	ID       string          `json:"id"` // unique on this server and boot: boot id + source + sequence
+	ID       string          `json:"id"`              // unique on this server and boot: boot id + source + sequence
 }
 
 // Heartbeat is sent every HeartbeatEvery, and at once when there is new evidence.
 type Heartbeat struct {
 	BootID   string     `json:"boot_id"`
 	Version  string     `json:"version"`
-	Devices  []Device   `json:"devices"`  // nil = not read this time; empty = read, none there
-	Evidence []Evidence `json:"evidence"` // kept by the agent until acknowledged
-	Running  []string   `json:"running"`  // ids of the tasks whose processes live
-	// Shared says why jobs of this server are not kept apart: they share a user, or can reach each other some other way.
-	// Empty = they are kept apart.
-	Shared string `json:"shared,omitempty"`
+	Devices  []Device   `json:"devices"`          // nil = not read this time; empty = read, none there
+	Evidence []Evidence `json:"evidence"`         // kept by the agent until acknowledged
+	Running  []string   `json:"running"`          // ids of the tasks whose processes live
+	Apart    bool       `json:"apart"`            // jobs of this server are kept apart from each other
+	Shared   string     `json:"shared,omitempty"` // why they are not
 }
 
 // HeartbeatReply acknowledges evidence by id.

@@ -83,7 +83,7 @@ func (s *Store) Heartbeat(ctx context.Context, server string, h agentproto.Heart
 		return reply, err
 	}
 	same := false
-	if len(h.Evidence) == 0 && h.BootID == v.BootID && s.Now().Sub(v.AgentSeen) < s.seen {
+	if len(h.Evidence) == 0 && h.BootID == v.BootID && shared(h) == v.Shared && s.Now().Sub(v.AgentSeen) < s.seen {
 		if same, err = s.devicesUnchanged(ctx, v, h.Devices); err != nil {
 			return reply, err
 		}
@@ -167,6 +167,21 @@ func (tx *Tx) heartbeat(server string, h agentproto.Heartbeat) error {
 		v.BootID = h.BootID
 		tx.Emit(schema.Event{Kind: schema.EventServerAgent, Subject: v.ID, Server: v.ID}, map[string]any{"boot_id": h.BootID})
 	}
+	if why := shared(h); why != v.Shared {
+		v.Shared = why
+		tx.Emit(schema.Event{Kind: schema.EventServerAgent, Subject: v.ID, Server: v.ID}, map[string]any{"boot_id": h.BootID, "shared": why})
+	}
 	v.AgentSeen = tx.now
 	return tx.saveServer(&v)
+}
+
+// shared is why an agent does not keep jobs apart. One that says nothing of it is of a version that didn't.
+func shared(h agentproto.Heartbeat) string {
+	switch {
+	case h.Apart:
+		return ""
+	case h.Shared != "":
+		return h.Shared
+	}
+	return "its agent does not say that it keeps them apart: upgrade it"
 }

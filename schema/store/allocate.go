@@ -49,6 +49,7 @@ type Cycle struct {
 	Victims []Victim
 	Expired []Expiry
 	Reasons map[string]schema.ReasonDoc // job -> why it waits; only those that changed
+	Mixed   bool                        // jobs of several tenants may meet on a server that does not keep them apart
 }
 
 // Refusal is a start that the database did not allow, and why.
@@ -73,7 +74,7 @@ func (s *Store) CommitCycle(ctx context.Context, region string, epoch int64, c C
 			return schema.Stale(fmt.Sprintf("epoch %d of region %s has passed", epoch, region))
 		}
 		if len(c.Starts) > 0 {
-			world, err := tx.freeWorld(c.Starts)
+			world, err := tx.freeWorld(c.Starts, c.Mixed)
 			if err != nil {
 				return err
 			}
@@ -134,6 +135,7 @@ type world struct {
 	jobs map[string]schema.Job
 	over map[string][]schema.Window // server -> the windows over it
 	stop []schema.Stop
+	mine map[string]string // server that is one tenant's at a time -> whose it is now; "" = nobody's yet
 
 	begun []begun // what the starts have come to, written together: a statement for each would cost more than all else
 }
@@ -144,8 +146,8 @@ type begun struct {
 	reason string // of the job, while it is handed to its servers
 }
 
-func (tx *Tx) freeWorld(starts []Start) (world, error) {
-	w := world{free: map[string]string{}, bad: map[string]string{}, runs: map[string]schema.Server{}, jobs: map[string]schema.Job{}, over: map[string][]schema.Window{}}
+func (tx *Tx) freeWorld(starts []Start, mixed bool) (world, error) {
+	w := world{mine: map[string]string{}, free: map[string]string{}, bad: map[string]string{}, runs: map[string]schema.Server{}, jobs: map[string]schema.Job{}, over: map[string][]schema.Window{}}
 	servers, accs := map[string]bool{}, []string{}
 	jobs := map[string]bool{}
 	for _, st := range starts {
@@ -166,6 +168,9 @@ func (tx *Tx) freeWorld(starts []Start) (world, error) {
 		if v.Phase != schema.PhaseAvailable {
 			w.bad[v.ID] = fmt.Sprintf("server %s is %s", v.Name, v.Phase)
 		}
+		if v.OneTenant() && !mixed {
+			w.mine[v.ID] = ""
+		}
 	}
 	var cordons []schema.Cordon
 	if err := tx.db.Where("lifted_at = 0").Where(among{"server", ids}).Find(&cordons).Error; err != nil {
@@ -177,6 +182,9 @@ func (tx *Tx) freeWorld(starts []Start) (world, error) {
 		} else {
 			w.bad[c.Server] = "cordoned: " + c.Reason
 		}
+	}
+	if err := tx.tenantsOn(w.mine); err != nil {
+		return w, err
 	}
 	if err := each(tx.db.Raw(`SELECT a.id, a.server, a.health, (SELECT count(*) FROM allocations x WHERE x.accelerator = a.id AND x.released_at = 0) AS live
 		FROM accelerators a WHERE ? AND a.removed_at = 0`, among{"a.id", accs}), func(scan func(...any) error) error {
@@ -213,6 +221,24 @@ func (tx *Tx) freeWorld(starts []Start) (world, error) {
 	return w, scanJobs(tx.db, func(j schema.Job) { w.jobs[j.ID] = j }, "? ORDER BY id"+tx.forUpdate(), among{"id", slices.Collect(maps.Keys(jobs))})
 }
 
+// tenantsOn fills in whose jobs hold accelerators of each of these servers.
+func (tx *Tx) tenantsOn(servers map[string]string) error {
+	if len(servers) == 0 {
+		return nil
+	}
+	var rows []struct{ Server, Tenant string }
+	if err := tx.db.Raw(`SELECT DISTINCT al.server, j.tenant FROM allocations al JOIN jobs j ON j.id = al.job WHERE al.released_at = 0 AND ?`, among{"al.server", slices.Collect(maps.Keys(servers))}).Scan(&rows).Error; err != nil {
+		return err
+	}
+	for _, r := range rows {
+		if servers[r.Server] != "" && servers[r.Server] != r.Tenant {
+			r.Tenant = "*" // no tenant's name: nobody may come
+		}
+		servers[r.Server] = r.Tenant
+	}
+	return nil
+}
+
 func (tx *Tx) start(epoch int64, st Start, w *world) (refused string, err error) {
 	j, ok := w.jobs[st.Job]
 	switch {
@@ -237,6 +263,9 @@ func (tx *Tx) start(epoch int64, st Start, w *world) (refused string, err error)
 		}
 		if a, b := w.runs[st.Places[0].Server].Cluster, w.runs[p.Server].Cluster; a != b {
 			return fmt.Sprintf("servers of two clusters, %q and %q", a, b), nil
+		}
+		if whose := w.mine[p.Server]; whose != "" && whose != j.Tenant {
+			return fmt.Sprintf("another tenant's jobs run on server %s, which does not keep jobs apart: %s", w.runs[p.Server].Name, w.runs[p.Server].Shared), nil
 		}
 		for _, o := range w.over[p.Server] {
 			until := schema.Instant(0)
@@ -264,6 +293,9 @@ func (tx *Tx) start(epoch int64, st Start, w *world) (refused string, err error)
 		return fmt.Sprintf("%d servers for a job of %d", count, j.Nodes), nil
 	}
 	for _, p := range st.Places {
+		if _, one := w.mine[p.Server]; one {
+			w.mine[p.Server] = j.Tenant
+		}
 		for _, a := range p.Accelerators {
 			w.bad[a] = "accelerator is held by another job"
 		}

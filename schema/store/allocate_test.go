@@ -109,7 +109,7 @@ func TestAStartIsRefusedForWhatHasChangedSinceTheCycle(t *testing.T) {
 			return b.RequestStop(context.Background(), j.ID, 0, schema.AttemptCancelled, "test", "")
 		},
 		"an accelerator is gone": func(b *bench, _ schema.Job) error {
-			_, err := b.Heartbeat(context.Background(), b.servers[0].ID, agentproto.Heartbeat{BootID: "boot-1", Devices: storetest.Devices(b.servers[0].Name, h100, 4)[1:]})
+			_, err := b.Heartbeat(context.Background(), b.servers[0].ID, agentproto.Heartbeat{Apart: true, BootID: "boot-1", Devices: storetest.Devices(b.servers[0].Name, h100, 4)[1:]})
 			return err
 		},
 	} {
@@ -497,7 +497,7 @@ func TestASkippedBurnInProvesNothing(t *testing.T) {
 	b.must(err)
 	v, err := b.BeginOnboarding(ctx, in[0].ID, "test")
 	b.must(err)
-	beat := agentproto.Heartbeat{BootID: "boot-1", Devices: storetest.Devices(v.Name, h100, 4)}
+	beat := agentproto.Heartbeat{Apart: true, BootID: "boot-1", Devices: storetest.Devices(v.Name, h100, 4)}
 	_, err = b.Heartbeat(ctx, v.ID, beat)
 	b.must(err)
 	b.must(b.SetStep(ctx, v.ID, v.Attempt, schema.StepBurnIn, schema.StepFailed, "SXM1 failed compute"))

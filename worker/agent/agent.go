@@ -282,7 +282,7 @@ func (b *beat) keep(ctx context.Context, source string, s accelerator.Sign) {
 
 func (b *beat) send(ctx context.Context, list []agentproto.Device) error {
 	reply, err := b.c.heartbeat(ctx, agentproto.Heartbeat{
-		BootID: b.m.BootID, Version: b.cfg.Version, Devices: list, Evidence: b.evidence.pending(), Running: b.tasks.running(), Shared: b.cfg.Shared,
+		BootID: b.m.BootID, Version: b.cfg.Version, Devices: list, Evidence: b.evidence.pending(), Running: b.tasks.running(), Apart: b.cfg.Apart != nil, Shared: b.cfg.Shared,
 	})
 	if err != nil {
 		return err

@@ -89,7 +89,7 @@ func TestJobsOfOneServerAreKeptApart(t *testing.T) {
 	}
 	w.until("it says that jobs are kept apart", func() bool {
 		h := w.api.Heartbeats(w.server)
-		return len(h) > 0 && h[len(h)-1].Shared == ""
+		return len(h) > 0 && h[len(h)-1].Apart
 	})
 }
 
@@ -98,7 +98,7 @@ func TestAServerThatDoesNotKeepJobsApartSaysSo(t *testing.T) {
 	w.start()
 	w.until("it says so", func() bool {
 		h := w.api.Heartbeats(w.server)
-		return len(h) > 0 && h[len(h)-1].Shared == "the agent is not root"
+		return len(h) > 0 && !h[len(h)-1].Apart && h[len(h)-1].Shared == "the agent is not root"
 	})
 	for id, c := range map[string]struct {
 		run  agentproto.Run

@@ -17,6 +17,7 @@ type Config struct {
 	BMC        BMC        `yaml:"bmc" help:"The servers' BMCs: which are trusted, how often they are looked at, when their passwords are replaced."`
 	Timing     Timing     `yaml:"timing" help:"How long things may take before something else is done about them. Every process of a pool should be given the same."`
 	Limits     Limits     `yaml:"limits" help:"How much is done at a time."`
+	Jobs       Jobs       `yaml:"jobs" help:"Jobs that the servers' own agents run."`
 	Clusters   []Cluster  `yaml:"clusters" help:"Slurm and Kubernetes clusters whose connectors this process, as a worker, may run; one of those that offer a cluster runs it. Of each: name, kind (slurm, kubernetes), owner; slurm: url, api_version, token_file or jwt_key_file, user, conf, bin_dir, partition, account, log_dir; kubernetes: kubeconfig, context, namespace, image." zero:"none: jobs run on the servers' own agents" example:"[{name: alps, kind: slurm, url: 'https://slurm.example.net:6820', jwt_key_file: /etc/slurm/jwt_hs256.key, partition: gpu, log_dir: /shared/gpupool}]"`
 	PXE        PXE        `yaml:"pxe" help:"Network boot: DHCP, TFTP, HTTP."`
 	Log        Log        `yaml:"log" help:"The process's log, on standard error."`
@@ -65,6 +66,11 @@ type Secrets struct {
 // Limits are how much is done at a time.
 type Limits struct {
 	InstallsPerSite int `yaml:"installs_per_site" help:"Servers of one site that are installed at a time, 1 to 10000; the others wait for their turn. What a boot server with a 25 Gbit/s port feeds with images without anyone starving is about 64." zero:"64" example:"16"`
+}
+
+// Jobs is how jobs run that the pool's own agents run (backend node).
+type Jobs struct {
+	MixedTenants bool `yaml:"mixed_tenants" help:"Let jobs of several tenants run at once on a server that does not keep them apart: its agent is not root, or is told not to. They can read and stop each other's there." zero:"false: such a server is one tenant's at a time" example:"true"`
 }
 
 // PXE is the network boot service of the pxe role.

@@ -457,7 +457,7 @@ func (s *State) tryJob(j *job) []*bay {
 	if m.limit <= 0 {
 		m.limit = math.MaxInt64
 	}
-	if len(s.windows) > 0 {
+	if len(s.windows) > 0 || s.oneTenant {
 		m.account = sh.group.account
 	}
 	if j.plan == nil && sh.req.hopeless(m, s.walks) {

@@ -228,6 +228,13 @@ func (s *State) detail(j *job, code Code) (Detail, []Blocker, string) {
 
 	case WindowAhead:
 		w := v.window
+		if w.Kind == kindClaim {
+			d := Detail{"kind": w.Kind, "your_limit": j.limit.String()}
+			if w.until != far {
+				d["ends"] = time.Unix(0, w.until).UTC()
+			}
+			return d, blockers, "the other tenant's jobs have ended on a server that does not keep tenants' jobs apart"
+		}
 		limit := time.Duration(max(w.from-s.now, 0))
 		d := Detail{
 			"window": w.ID, "kind": w.Kind, "starts": w.From, "ends": orNil(w.Until),

@@ -12,6 +12,7 @@ type Server struct {
 	Cluster      string // the backend cluster that runs jobs on it; "" = the pool's own agent
 	CPU          int64  // cores (any unit, if specs use the same one)
 	MemoryBytes  int64
+	OneTenant    bool   // its jobs are not kept apart: while one tenant's run there, no other's start
 	Schedulable  bool   // available and without cordons
 	WhyNot       string // the cause in words when not schedulable, such as "repairing: XID 79"
 	// Back is when it is expected to be schedulable again, by whoever repairs it; zero = nobody says.

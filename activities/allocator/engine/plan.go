@@ -122,6 +122,9 @@ func (s *State) roomAt(a *ask, b *bay, t int64) bool {
 	}
 	for _, h := range b.srv.holds {
 		if h.from <= t && t < h.until && h.binds(a) {
+			if b.srv.OneTenant && h.plan.job.Tenant != a.tenant {
+				return false
+			}
 			cpu -= h.cpu
 			mem -= h.mem
 			if h.bay == b {

@@ -118,6 +118,7 @@ func (sc *script) run(t *testing.T, d *datadriven.TestData) string {
 			s := engine.Server{
 				ID: id, Region: cmp.Or(a["region"], "eu"), Site: a["site"], Rack: a["rack"], NVLinkDomain: a["nvlink"], Cluster: a["cluster"],
 				CPU: int64(a.num("cpu", 128)), MemoryBytes: int64(a.num("mem", 1024)), Schedulable: a["down"] == "", WhyNot: a["down"],
+				OneTenant: a["one-tenant"] != "",
 			}
 			model := a["model"]
 			if model == "" {

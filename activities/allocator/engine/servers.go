@@ -11,8 +11,9 @@ type server struct {
 	Server
 	ord     int
 	present bool
-	where   int // interned region, site, cluster
-	winset  int // interned set of windows over it
+	where   int     // interned region, site, cluster
+	winset  int     // interned set of windows over it
+	claim   *window // with OneTenant: of the tenant whose jobs run on it; one of windows
 	windows []*window
 	bays    []*bay
 	allocs  []*alloc // live allocations with a node here
@@ -116,6 +117,7 @@ type class struct {
 // SetServer adds a server or replaces what is known of it.
 func (s *State) SetServer(in Server) {
 	s.dirty = true
+	s.oneTenant = s.oneTenant || in.OneTenant
 	srv := s.servers[in.ID]
 	if srv == nil {
 		srv = s.addServer(in.ID)
@@ -126,7 +128,7 @@ func (s *State) SetServer(in Server) {
 	if srv.present && srv.sameShape(in) && s.shows(srv) {
 		// Only health changed: by far the most frequent change.
 		srv.Schedulable, srv.WhyNot, srv.Back = in.Schedulable, in.WhyNot, in.Back
-		srv.CPU, srv.MemoryBytes = in.CPU, in.MemoryBytes
+		srv.CPU, srv.MemoryBytes, srv.OneTenant = in.CPU, in.MemoryBytes, in.OneTenant
 		for _, a := range in.Accelerators {
 			s.accels[a.ID].health(a)
 		}
@@ -332,6 +334,7 @@ func (s *State) refresh(srv *server) {
 		srv.cpuFree -= a.cpu
 		srv.memFree -= a.mem
 	}
+	s.reclaim(srv)
 	for _, b := range srv.bays {
 		b.leave()
 		b.pool.count(b, -1)

@@ -23,18 +23,19 @@ type State struct {
 	reverting bool  // a job comes back that was seen before
 	version   int64 // of the inventory: what could ever fit depends on it
 
-	servers  map[string]*server
-	ords     []*server
-	free     []int // ordinals of servers that left
-	accels   map[string]*accel
-	pools    map[poolKey]*pool
-	wheres   interner[whereKey]
-	winsets  interner[string]
-	sets     [][]*window // by id in winsets
-	windows  map[string]*window
-	stops    map[string]*Stop
-	specs    map[string]*spec
-	families []*family
+	servers   map[string]*server
+	ords      []*server
+	free      []int // ordinals of servers that left
+	accels    map[string]*accel
+	pools     map[poolKey]*pool
+	wheres    interner[whereKey]
+	winsets   interner[string]
+	sets      [][]*window // by id in winsets
+	windows   map[string]*window
+	oneTenant bool // there has been a server that does not keep jobs apart: whether a job fits depends on whose it is
+	stops     map[string]*Stop
+	specs     map[string]*spec
+	families  []*family
 
 	accounts map[accountKey]*account
 	budgets  map[string]*budget

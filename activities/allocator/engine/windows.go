@@ -45,6 +45,44 @@ func (s *State) RemoveWindow(id string) {
 	})
 }
 
+// kindClaim is the kind of a window that is none of a person's: see reclaim.
+const kindClaim = "one-tenant"
+
+// reclaim keeps a server whose jobs are not kept apart to the tenant whose jobs run there, as a reservation until they are
+// expected to end: so plans and reasons know of it. A server that two tenants' jobs are on already is nobody's.
+func (s *State) reclaim(srv *server) {
+	want := Window{ID: kindClaim + "/" + srv.ID, Kind: kindClaim}
+	until := int64(0)
+	if srv.OneTenant {
+		for i, al := range srv.allocs {
+			if want.Tenant = al.Tenant; i > 0 && srv.allocs[0].Tenant != al.Tenant {
+				want.Tenant = ""
+				until = far
+				break
+			}
+			if until = max(until, al.end); al.end <= s.now {
+				until = far // it has not ended, and nobody can say when it will
+			}
+		}
+	}
+	switch was := srv.claim; {
+	case was == nil && until == 0:
+		return
+	case was != nil && was.Tenant == want.Tenant && was.until == until:
+		return
+	case was != nil:
+		delete(s.windows, was.ID)
+		srv.windows = slices.DeleteFunc(srv.windows, func(o *window) bool { return o == was })
+		srv.claim = nil
+	}
+	if until != 0 {
+		srv.claim = &window{Window: want, until: until}
+		s.windows[want.ID] = srv.claim
+		srv.windows = append(srv.windows, srv.claim)
+	}
+	s.rewindow(srv)
+}
+
 func (s *State) apply(w *window, change func(*server)) {
 	s.dirty = true
 	for _, id := range w.Servers {
@@ -67,8 +105,11 @@ func (s *State) rewindow(srv *server) {
 	slices.SortFunc(srv.windows, func(a, b *window) int { return strings.Compare(a.ID, b.ID) })
 	ids := make([]string, len(srv.windows))
 	for i, w := range srv.windows {
+		if ids[i] = w.ID; w.Kind == kindClaim {
+			continue // of this server alone, so that its set may change
+		}
 		// The moments are part of the set's identity: a window that was moved makes a new one.
-		ids[i] = w.ID + w.From.UTC().String() + w.Until.UTC().String()
+		ids[i] += w.From.UTC().String() + w.Until.UTC().String()
 	}
 	srv.winset = s.winsets.id(strings.Join(ids, "\n"))
 	for len(s.sets) <= srv.winset {

@@ -220,9 +220,17 @@ func (w *world) checkStart(t *rapid.T, j engine.Job, s engine.Start) {
 	}
 }
 
-// checkDisjoint is I1, from what the world itself was told.
+// checkDisjoint is I1, from what the world itself was told; and that no two tenants meet where jobs are not kept apart.
 func (w *world) checkDisjoint(t *rapid.T) {
-	by := map[string]string{}
+	by, tenants := map[string]string{}, map[string]string{}
+	for id, l := range w.live {
+		for _, p := range l.start.Places {
+			if other := tenants[p.Server]; w.servers[p.Server].OneTenant && other != "" && other != l.job.Tenant {
+				t.Fatalf("job %s of %s runs on %s beside one of %s", id, l.job.Tenant, p.Server, other)
+			}
+			tenants[p.Server] = l.job.Tenant
+		}
+	}
 	for id, l := range w.live {
 		for _, p := range l.start.Places {
 			for _, dev := range p.Accelerators {
@@ -341,7 +349,7 @@ var required = map[engine.Code][]string{
 	engine.QuotaReached:     {"level", "used", "reserved", "asked", "limit", "over_by", "holders"},
 	engine.GuaranteeOnly:    {"guaranteed", "nonpreemptible_used", "asked", "as_preemptible"},
 	engine.BudgetSpent:      {"budget", "spent", "committed", "asked", "remaining", "resets_at", "time_zone"},
-	engine.WindowAhead:      {"window", "starts", "your_limit", "max_limit_that_starts_now"},
+	engine.WindowAhead:      {"kind", "your_limit"},
 	engine.Behind:           {"ahead_jobs", "ahead_gpus", "head_job", "held_for"},
 	engine.Unhealthy:        {"would_fit_if_healthy", "servers_by_cause", "repair_estimate"},
 	engine.Fragmented:       {"free_total", "largest_block", "needed_block", "level", "after_preempt_largest"},
@@ -448,6 +456,7 @@ func (w *world) drawServer(t *rapid.T, id string) engine.Server {
 	for i := range rapid.SampledFrom([]int{1, 2, 4}).Draw(t, "accelerators") {
 		s.Accelerators = append(s.Accelerators, engine.Accelerator{ID: id + "-" + strconv.Itoa(i), Model: model, Index: i, Schedulable: true})
 	}
+	s.OneTenant = rapid.IntRange(0, 3).Draw(t, "one tenant") == 0
 	return s
 }
 

@@ -339,6 +339,9 @@ func showServer(w io.Writer, s contract.Server, steps contract.StepList, acc []s
 	f.put("MACs", strings.Join(s.Macs, " "))
 	f.put("Backend", strings.TrimSpace(s.Backend+" "+s.Cluster))
 	f.put("Agent seen", words.Ago(s.AgentSeen, now))
+	if s.Shared != nil {
+		f.put("Jobs there", "are not kept apart: "+*s.Shared)
+	}
 	for _, c := range cordons {
 		what := "the server"
 		if c.Accelerator != "" {

@@ -256,10 +256,10 @@ func terminal(f *os.File) bool {
 
 func labDir(c *config.Config) string { return filepath.Join(c.DataDir, "lab") }
 
-// labSettings make the boot service answer the lab's relay on loopback, on ports that need no root. What the user sets
-// goes before them.
+// labSettings make the boot service answer the lab's relay on loopback, on ports that need no root, and let tenants share
+// the lab's servers, whose agents are all of one machine. What the user sets goes before them.
 func labSettings() []string {
-	return []string{"regions=eu-north", "sites=lab", "pxe.mode=relay", "pxe.server_id=127.0.0.1", "pxe.dhcp_listen=127.0.0.1:0", "pxe.tftp_listen=127.0.0.1:0", "pxe.http_listen=127.0.0.1:0",
+	return []string{"regions=eu-north", "sites=lab", "jobs.mixed_tenants=true", "pxe.mode=relay", "pxe.server_id=127.0.0.1", "pxe.dhcp_listen=127.0.0.1:0", "pxe.tftp_listen=127.0.0.1:0", "pxe.http_listen=127.0.0.1:0",
 		"pxe.subnets=[{cidr: 127.77.0.0/16, range: 127.77.1.1-127.77.9.250}]"}
 }
 

@@ -95,7 +95,7 @@ func AvailableWith(t testing.TB, s *store.Store, ring *secret.Ring, as store.New
 	must(err)
 	v, err := s.BeginOnboarding(ctx, in[0].ID, "test")
 	must(err)
-	_, err = s.Heartbeat(ctx, v.ID, agentproto.Heartbeat{BootID: "boot-1", Devices: Devices(v.Name, as.Model, as.Accelerators)})
+	_, err = s.Heartbeat(ctx, v.ID, agentproto.Heartbeat{Apart: true, BootID: "boot-1", Devices: Devices(v.Name, as.Model, as.Accelerators)})
 	must(err)
 	must(s.SetStep(ctx, v.ID, v.Attempt, schema.StepBurnIn, schema.StepRunning, "testing"))
 	must(s.SetStep(ctx, v.ID, v.Attempt, schema.StepBurnIn, schema.StepDone, "passed"))
