@@ -1,6 +1,7 @@
 package api_test
 
 import (
+	"cmp"
 	"bytes"
 	"context"
 	"encoding/json"
@@ -99,12 +100,30 @@ func (l *lockedBuffer) String() string {
 	return l.b.String()
 }
 
+// oneProfile is a small Installs: it knows the profile image, which has no values. worker has tests of the real one.
+type oneProfile struct{}
+
+func (oneProfile) Profiles() []contract.InstallProfile {
+	return []contract.InstallProfile{{Name: "image", Arch: []string{"x86_64"}, Documents: []string{}, Values: []contract.InstallValue{}}}
+}
+
+func (oneProfile) Check(profile string, values map[string]string) error {
+	if profile != "image" || len(values) > 0 {
+		return schema.Invalid("profile", profile, "image, without values")
+	}
+	return nil
+}
+
+func (o oneProfile) Preview(v schema.Server, profile string, values map[string]string) (contract.InstallPreview, error) {
+	return contract.InstallPreview{Server: v.Name, Profile: "image"}, o.Check(cmp.Or(profile, "image"), values)
+}
+
 const model = "nvidia-h100-80gb"
 
 func newPool(t *testing.T, change ...func(*api.Config)) *pool {
 	t.Helper()
 	p := &pool{T: t, store: storetest.Open(t), verbs: &verbs{}, log: &lockedBuffer{}, http: &http.Transport{MaxIdleConnsPerHost: 8}, tokens: map[auth.Who]string{}}
-	c := api.Config{Store: p.store, Ring: storetest.Ring(t), Processes: p.verbs, Log: slog.New(slog.NewTextHandler(p.log, nil)),
+	c := api.Config{Store: p.store, Ring: storetest.Ring(t), Processes: p.verbs, Installs: oneProfile{}, Log: slog.New(slog.NewTextHandler(p.log, nil)),
 		Console: func(http.Handler, *auth.Authenticator) http.Handler { return http.NotFoundHandler() }}
 	for _, f := range change {
 		f(&c)

@@ -38,6 +38,7 @@ type Config struct {
 	Store     *store.Store
 	Ring      *secret.Ring
 	Processes Processes // nil = verbs that need a workflow answer 503
+	Installs  Installs  // nil = verbs about install profiles answer 503
 	Log       *slog.Logger
 	// Samples is given the devices of each heartbeat, for what they tell of utilization; nil = it is not kept.
 	Samples func(server string, devices []agentproto.Device)

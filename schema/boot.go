@@ -26,6 +26,7 @@ type Armed struct {
 	Server    string  `gorm:"primaryKey" json:"server"`
 	Attempt   int     `json:"attempt"`
 	Profile   string  `json:"profile"`
+	Vals      string  `json:"vals,omitempty"` // the profile's values that were set, a JSON object; empty = none
 	At        Instant `json:"at"`
 	ExpiresAt Instant `json:"expires_at"`
 	// InstalledAt is when the installer said that the disk is written: from then on the server is handed to its disk,

@@ -63,7 +63,7 @@ type Server struct {
 	Accelerators int    `json:"accelerators"` // how many were ordered
 	CPUs         int    `gorm:"column:cpus" json:"cpus"`
 	MemoryBytes  int64  `json:"memory_bytes"` //
-	Profile      string `json:"profile"`      // install profile
+	Profile      string `json:"profile"`      // install profile of its own; empty = its rack's, its model's or the default
 	Backend      string `json:"backend"`      // node, slurm, kubernetes
 	Cluster      string `json:"cluster"`      // the cluster it is a node of, under its name; empty with backend node
 	NVLinkDomain string `gorm:"column:nvlink_domain" json:"nvlink_domain"`

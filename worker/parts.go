@@ -89,7 +89,7 @@ func (p *Process) listen() (err error) {
 func (p *Process) serve() error {
 	sampler := &meter.Sampler{Store: p.Store, Log: p.log.With("part", "meter")}
 	p.spawn("samples", func(ctx context.Context) error { return sampler.Run(ctx, time.Minute) })
-	s, err := api.New(api.Config{Store: p.Store, Samples: sampler.Seen, Ring: p.ring, Processes: processes{p.Store, p.Client}, Log: p.log.With("part", "api"), ExternalURL: p.URL, HeartbeatEvery: p.Config.Timing.Heartbeat,
+	s, err := api.New(api.Config{Store: p.Store, Samples: sampler.Seen, Ring: p.ring, Processes: processes{p.Store, p.Client}, Installs: installs{p.profiles, p.URL}, Log: p.log.With("part", "api"), ExternalURL: p.URL, HeartbeatEvery: p.Config.Timing.Heartbeat,
 		Ready: func(ctx context.Context) error {
 			_, err := p.Client.CheckHealth(ctx, nil)
 			return err
@@ -120,7 +120,7 @@ func (p *Process) boot() error {
 		return nil
 	}
 	bs := bootstore.New(p.Store, tokensLive(p.Config.Timing))
-	s, err := pxe.New(BootConfig(c, p.URL), pxe.Deps{Inventory: bs, Leases: bootstore.Leases{DB: p.Store}, Tokens: bs, Installer: &install.Installer{APIURL: p.URL}, Reports: bs, Recorder: bs, Log: p.log.With("part", "pxe")})
+	s, err := pxe.New(BootConfig(c, p.URL), pxe.Deps{Inventory: bs, Leases: bootstore.Leases{DB: p.Store}, Tokens: bs, Installer: &install.Installer{Profiles: p.profiles, APIURL: p.URL}, Reports: bs, Recorder: bs, Log: p.log.With("part", "pxe")})
 	if err != nil {
 		return err
 	}

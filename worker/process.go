@@ -25,6 +25,7 @@ import (
 	"gpupool/activities/health"
 	"gpupool/activities/hosted"
 	"gpupool/activities/install"
+	"gpupool/activities/install/profiles"
 	"gpupool/activities/job"
 	"gpupool/activities/meter"
 	"gpupool/activities/node"
@@ -51,6 +52,7 @@ type Process struct {
 
 	log      *slog.Logger
 	ring     *secret.Ring
+	profiles profiles.Catalogue
 	listener net.Listener
 
 	background context.Context // of spawned parts
@@ -77,6 +79,9 @@ func Start(ctx context.Context, c *config.Config, log *slog.Logger) (_ *Process,
 			log.Error("closing the database", "error", err)
 		}
 	})
+	if p.profiles, err = profiles.Load(c.Install.ProfilesDir); err != nil {
+		return nil, fmt.Errorf("install.profiles_dir: %w", err)
+	}
 	if c.UsesSecrets() {
 		if p.ring, err = secretsRing(c); err != nil {
 			return nil, fmt.Errorf("secrets.key_file: %w", err)
@@ -171,7 +176,9 @@ func (p *Process) core(ctx context.Context) error {
 	}
 	p.spawn("attend", func(ctx context.Context) error { return job.Attend(ctx, p.Store, p.Client, attendEvery) })
 	p.spawn("health", func(ctx context.Context) error { return health.WatchSilence(ctx, p.Store, p.Config.Timing.AgentSilent) })
-	p.spawn("clock", func(ctx context.Context) error { return meter.WatchClock(ctx, p.Store, 10*time.Second, meter.SystemClock()) })
+	p.spawn("clock", func(ctx context.Context) error {
+		return meter.WatchClock(ctx, p.Store, 10*time.Second, meter.SystemClock())
+	})
 	if err := p.host(ctx, "meter", workflows.Meter); err != nil {
 		return err
 	}

@@ -27,6 +27,7 @@ import (
 	"gpupool/activities/health"
 	"gpupool/activities/install"
 	"gpupool/activities/install/bootstore"
+	"gpupool/activities/install/profiles"
 	"gpupool/activities/node"
 	"gpupool/activities/temporalerr"
 	lab "gpupool/deploy/lab/bmc"
@@ -204,7 +205,9 @@ func (w *world) netboot(ctx context.Context) bool {
 	if _, err := w.boots.Use(ctx, token, install.UserDataName); err != nil {
 		w.t.Error(err)
 	}
-	doc, err := (&install.Installer{APIURL: "https://api"}).Document(ctx, boot.DocumentRequest{Machine: m, Attempt: armed.Attempt, Name: install.UserDataName,
+	all, err := profiles.Load("")
+	must(w.t, err)
+	doc, err := (&install.Installer{Profiles: all, APIURL: "https://api"}).Document(ctx, boot.DocumentRequest{Machine: m, Attempt: armed.Attempt, Name: install.UserDataName,
 		PhoneHome: func(ctx context.Context) (string, error) {
 			return w.boots.Mint(ctx, m.ID, armed.Attempt, schema.PurposePhoneHome)
 		}})

@@ -1,25 +1,15 @@
 package install
 
 import (
+	"cmp"
 	"context"
 	"encoding/json"
 	"fmt"
-	"maps"
-	"slices"
-	"strings"
 
+	"gpupool/activities/install/profiles"
 	"gpupool/pxe/boot"
 	"gpupool/schema"
 )
-
-// Profile is how an operating system gets on the disk: what is booted, for one architecture.
-type Profile struct {
-	Kernel string   `json:"kernel"` // beneath the boot files' folder
-	Initrd []string `json:"initrd"`
-	// Args is the kernel's command line; see boot.Plan for what it may refer to. Where it doesn't name the user data
-	// itself, `gpupool.user_data={{base}}/user-data` is added.
-	Args string `json:"args"`
-}
 
 // UserData is the document that tells an installed system who it is and how to phone home. It is the agent's
 // configuration, and is fetched once: it holds a secret.
@@ -32,59 +22,71 @@ type UserData struct {
 	Hostname  string `json:"hostname"`
 }
 
-// Documents of every profile.
+// Documents of every profile; see profiles for what a profile adds.
 const (
-	UserDataName = "user-data"
-	MetaDataName = "meta-data" // cloud-init's NoCloud asks for it first, and takes an instance id from it
+	UserDataName = profiles.UserData
+	MetaDataName = profiles.MetaData
 )
 
-// Installer answers the boot service for armed servers from profiles: boot.Installer.
+// Installer answers the boot service for armed servers from the catalogue of install profiles: boot.Installer.
 type Installer struct {
-	Profiles map[string]Profile // by name; "name/arch" goes before "name"
-	APIURL   string             // where installed systems phone home to
+	Profiles profiles.Catalogue
+	APIURL   string // where installed systems phone home to
 }
 
-// Image is the profile that a server has where none is named: the boot files' own image writer.
-var Image = Profile{Kernel: "image/vmlinuz", Initrd: []string{"image/initrd.img"}, Args: "console=tty0 console=ttyS0,115200 gpupool.image={{files}}/image/image.json gpupool.mac={{mac}}"}
-
-// Plan is what an armed server boots.
-func (i *Installer) Plan(_ context.Context, m boot.Machine) (boot.Plan, error) {
+// render makes what an armed server is given by the profile and values that it was armed with.
+func (i *Installer) render(m boot.Machine, base, files string) (profiles.Rendered, error) {
 	if m.Armed == nil {
-		return boot.Plan{}, schema.Stale("server " + m.Name + " is not armed")
+		return profiles.Rendered{}, schema.Stale("server " + m.Name + " is not armed")
 	}
-	p, ok := i.Profiles[m.Armed.Profile+"/"+m.Arch]
-	if !ok {
-		p, ok = i.Profiles[m.Armed.Profile]
+	p, err := i.Profiles.Get(m.Armed.Profile, m.Arch)
+	if err != nil {
+		return profiles.Rendered{}, err
 	}
-	if !ok && m.Armed.Profile == "image" {
-		p, ok = Image, true
+	values, err := m.Armed.ProfileValues()
+	if err != nil {
+		return profiles.Rendered{}, err
 	}
-	if !ok {
-		return boot.Plan{}, schema.Invalid("profile", m.Armed.Profile, "one of "+strings.Join(slices.Sorted(maps.Keys(i.Profiles)), ", ")+", image")
-	}
-	args := p.Args
-	if !strings.Contains(args, "{{base}}") {
-		args = strings.TrimSpace(args + " gpupool.user_data={{base}}/" + UserDataName)
-	}
-	return boot.Plan{Kernel: p.Kernel, Initrd: p.Initrd, Args: args}, nil
+	return p.Render(profiles.Context{Server: m.ID, Name: m.Name, Arch: m.Arch, MAC: "{{mac}}", Attempt: m.Armed.Attempt, Base: base, Files: files, API: i.APIURL}, profiles.FromText(values))
 }
 
-// Document makes the documents that an install fetches.
+// Plan is what an armed server boots. Its URLs are left to the boot service, which knows the way by which it came.
+func (i *Installer) Plan(_ context.Context, m boot.Machine) (boot.Plan, error) {
+	r, err := i.render(m, "{{base}}", "{{files}}")
+	return boot.Plan{Kernel: r.Kernel, Initrd: r.Initrd, Args: r.Args}, err
+}
+
+// Document makes the documents that an install fetches. Only agent.json holds a secret beyond the token that it was asked
+// for with.
 func (i *Installer) Document(ctx context.Context, r boot.DocumentRequest) (boot.Document, error) {
+	if r.Name == profiles.AgentConfig {
+		return i.identity(ctx, r)
+	}
+	rendered, err := i.render(r.Machine, r.Base, r.Files)
+	if err != nil {
+		return boot.Document{}, err
+	}
+	if d, ok := rendered.Document(r.Name); ok {
+		return boot.Document{ContentType: d.Type, Body: []byte(d.Body)}, nil
+	}
 	switch r.Name {
+	case UserDataName:
+		return i.identity(ctx, r)
 	case MetaDataName:
 		return boot.Document{ContentType: "text/plain", Body: fmt.Appendf(nil, "instance-id: %s-%d\nlocal-hostname: %s\n", r.Machine.ID, r.Attempt, r.Machine.Name)}, nil
-	case UserDataName:
-		token, err := r.PhoneHome(ctx)
-		if err != nil {
-			return boot.Document{}, err
-		}
-		profile := ""
-		if r.Machine.Armed != nil {
-			profile = r.Machine.Armed.Profile
-		}
-		b, err := json.Marshal(UserData{Server: r.Machine.ID, Attempt: r.Attempt, APIURL: i.APIURL, PhoneHome: token, Profile: profile, Hostname: r.Machine.Name})
-		return boot.Document{ContentType: "application/json", Body: b, Secret: true}, err
 	}
 	return boot.Document{}, boot.ErrNoSuch
+}
+
+func (i *Installer) identity(ctx context.Context, r boot.DocumentRequest) (boot.Document, error) {
+	token, err := r.PhoneHome(ctx)
+	if err != nil {
+		return boot.Document{}, err
+	}
+	profile := ""
+	if r.Machine.Armed != nil {
+		profile = cmp.Or(r.Machine.Armed.Profile, profiles.Default)
+	}
+	b, err := json.Marshal(UserData{Server: r.Machine.ID, Attempt: r.Attempt, APIURL: i.APIURL, PhoneHome: token, Profile: profile, Hostname: r.Machine.Name})
+	return boot.Document{ContentType: "application/json", Body: b, Secret: true}, err
 }

@@ -177,6 +177,41 @@ type ClientInterface interface {
 	// Corresponds with GET /v1/forecast (the `GetForecast` operationId).
 	GetForecast(ctx context.Context, params *GetForecastParams, reqEditors ...RequestEditorFn) (*http.Response, error)
 
+	// RemoveInstallChoice Take a choice back; the next wider one holds
+	//
+	// Corresponds with DELETE /v1/install-choices (the `RemoveInstallChoice` operationId).
+	RemoveInstallChoice(ctx context.Context, params *RemoveInstallChoiceParams, reqEditors ...RequestEditorFn) (*http.Response, error)
+
+	// ListInstallChoices Which install profile servers, racks and models get
+	//
+	// Corresponds with GET /v1/install-choices (the `ListInstallChoices` operationId).
+	ListInstallChoices(ctx context.Context, reqEditors ...RequestEditorFn) (*http.Response, error)
+
+	// SetInstallChoiceWithBody Choose an install profile, in the place of what was chosen
+	//
+	// The nearest choice holds: a server's own, else its rack's, else its model's, else the profile `image`. A server that is
+	// being installed goes on with what it was armed with.
+	//
+	// Takes any type of body and a specified content type.
+	//
+	// Corresponds with PUT /v1/install-choices (the `SetInstallChoice` operationId).
+	SetInstallChoiceWithBody(ctx context.Context, contentType string, body io.Reader, reqEditors ...RequestEditorFn) (*http.Response, error)
+
+	// SetInstallChoice Choose an install profile, in the place of what was chosen
+	//
+	// The nearest choice holds: a server's own, else its rack's, else its model's, else the profile `image`. A server that is
+	// being installed goes on with what it was armed with.
+	//
+	// Takes a body of the `application/json` content type.
+	//
+	// Corresponds with PUT /v1/install-choices (the `SetInstallChoice` operationId).
+	SetInstallChoice(ctx context.Context, body SetInstallChoiceJSONRequestBody, reqEditors ...RequestEditorFn) (*http.Response, error)
+
+	// ListInstallProfiles How operating systems may get onto servers
+	//
+	// Corresponds with GET /v1/install-profiles (the `ListInstallProfiles` operationId).
+	ListInstallProfiles(ctx context.Context, reqEditors ...RequestEditorFn) (*http.Response, error)
+
 	// ListJobs List jobs, newest first
 	//
 	// Corresponds with GET /v1/jobs (the `ListJobs` operationId).
@@ -611,6 +646,26 @@ type ClientInterface interface {
 	//
 	// Corresponds with POST /v1/servers/{id}/bmc/acts (the `AskBMC` operationId).
 	AskBMC(ctx context.Context, id TheServer, body AskBMCJSONRequestBody, reqEditors ...RequestEditorFn) (*http.Response, error)
+
+	// PreviewInstallWithBody What a server would boot and fetch, without arming it
+	//
+	// Rendered with stand-ins where an attempt has its boot token and address; no token is made. A profile or values that are
+	// given stand in the place of the server's choice.
+	//
+	// Takes any type of body and a specified content type.
+	//
+	// Corresponds with POST /v1/servers/{id}/install-preview (the `PreviewInstall` operationId).
+	PreviewInstallWithBody(ctx context.Context, id TheServer, contentType string, body io.Reader, reqEditors ...RequestEditorFn) (*http.Response, error)
+
+	// PreviewInstall What a server would boot and fetch, without arming it
+	//
+	// Rendered with stand-ins where an attempt has its boot token and address; no token is made. A profile or values that are
+	// given stand in the place of the server's choice.
+	//
+	// Takes a body of the `application/json` content type.
+	//
+	// Corresponds with POST /v1/servers/{id}/install-preview (the `PreviewInstall` operationId).
+	PreviewInstall(ctx context.Context, id TheServer, body PreviewInstallJSONRequestBody, reqEditors ...RequestEditorFn) (*http.Response, error)
 
 	// ListSteps Onboarding steps of one attempt
 	//
@@ -1058,6 +1113,91 @@ func (c *Client) ListFaults(ctx context.Context, params *ListFaultsParams, reqEd
 // Corresponds with GET /v1/forecast (the `GetForecast` operationId).
 func (c *Client) GetForecast(ctx context.Context, params *GetForecastParams, reqEditors ...RequestEditorFn) (*http.Response, error) {
 	req, err := NewGetForecastRequest(c.Server, params)
+	if err != nil {
+		return nil, err
+	}
+	req = req.WithContext(ctx)
+	if err := c.applyEditors(ctx, req, reqEditors); err != nil {
+		return nil, err
+	}
+	return c.Client.Do(req)
+}
+
+// RemoveInstallChoice Take a choice back; the next wider one holds
+//
+// Corresponds with DELETE /v1/install-choices (the `RemoveInstallChoice` operationId).
+func (c *Client) RemoveInstallChoice(ctx context.Context, params *RemoveInstallChoiceParams, reqEditors ...RequestEditorFn) (*http.Response, error) {
+	req, err := NewRemoveInstallChoiceRequest(c.Server, params)
+	if err != nil {
+		return nil, err
+	}
+	req = req.WithContext(ctx)
+	if err := c.applyEditors(ctx, req, reqEditors); err != nil {
+		return nil, err
+	}
+	return c.Client.Do(req)
+}
+
+// ListInstallChoices Which install profile servers, racks and models get
+//
+// Corresponds with GET /v1/install-choices (the `ListInstallChoices` operationId).
+func (c *Client) ListInstallChoices(ctx context.Context, reqEditors ...RequestEditorFn) (*http.Response, error) {
+	req, err := NewListInstallChoicesRequest(c.Server)
+	if err != nil {
+		return nil, err
+	}
+	req = req.WithContext(ctx)
+	if err := c.applyEditors(ctx, req, reqEditors); err != nil {
+		return nil, err
+	}
+	return c.Client.Do(req)
+}
+
+// SetInstallChoiceWithBody Choose an install profile, in the place of what was chosen
+//
+// The nearest choice holds: a server's own, else its rack's, else its model's, else the profile `image`. A server that is
+// being installed goes on with what it was armed with.
+//
+// Takes any type of body and a specified content type.
+//
+// Corresponds with PUT /v1/install-choices (the `SetInstallChoice` operationId).
+func (c *Client) SetInstallChoiceWithBody(ctx context.Context, contentType string, body io.Reader, reqEditors ...RequestEditorFn) (*http.Response, error) {
+	req, err := NewSetInstallChoiceRequestWithBody(c.Server, contentType, body)
+	if err != nil {
+		return nil, err
+	}
+	req = req.WithContext(ctx)
+	if err := c.applyEditors(ctx, req, reqEditors); err != nil {
+		return nil, err
+	}
+	return c.Client.Do(req)
+}
+
+// SetInstallChoice Choose an install profile, in the place of what was chosen
+//
+// The nearest choice holds: a server's own, else its rack's, else its model's, else the profile `image`. A server that is
+// being installed goes on with what it was armed with.
+//
+// Takes a body of the `application/json` content type.
+//
+// Corresponds with PUT /v1/install-choices (the `SetInstallChoice` operationId).
+func (c *Client) SetInstallChoice(ctx context.Context, body SetInstallChoiceJSONRequestBody, reqEditors ...RequestEditorFn) (*http.Response, error) {
+	req, err := NewSetInstallChoiceRequest(c.Server, body)
+	if err != nil {
+		return nil, err
+	}
+	req = req.WithContext(ctx)
+	if err := c.applyEditors(ctx, req, reqEditors); err != nil {
+		return nil, err
+	}
+	return c.Client.Do(req)
+}
+
+// ListInstallProfiles How operating systems may get onto servers
+//
+// Corresponds with GET /v1/install-profiles (the `ListInstallProfiles` operationId).
+func (c *Client) ListInstallProfiles(ctx context.Context, reqEditors ...RequestEditorFn) (*http.Response, error) {
+	req, err := NewListInstallProfilesRequest(c.Server)
 	if err != nil {
 		return nil, err
 	}
@@ -2113,6 +2253,46 @@ func (c *Client) AskBMCWithBody(ctx context.Context, id TheServer, contentType s
 // Corresponds with POST /v1/servers/{id}/bmc/acts (the `AskBMC` operationId).
 func (c *Client) AskBMC(ctx context.Context, id TheServer, body AskBMCJSONRequestBody, reqEditors ...RequestEditorFn) (*http.Response, error) {
 	req, err := NewAskBMCRequest(c.Server, id, body)
+	if err != nil {
+		return nil, err
+	}
+	req = req.WithContext(ctx)
+	if err := c.applyEditors(ctx, req, reqEditors); err != nil {
+		return nil, err
+	}
+	return c.Client.Do(req)
+}
+
+// PreviewInstallWithBody What a server would boot and fetch, without arming it
+//
+// Rendered with stand-ins where an attempt has its boot token and address; no token is made. A profile or values that are
+// given stand in the place of the server's choice.
+//
+// Takes any type of body and a specified content type.
+//
+// Corresponds with POST /v1/servers/{id}/install-preview (the `PreviewInstall` operationId).
+func (c *Client) PreviewInstallWithBody(ctx context.Context, id TheServer, contentType string, body io.Reader, reqEditors ...RequestEditorFn) (*http.Response, error) {
+	req, err := NewPreviewInstallRequestWithBody(c.Server, id, contentType, body)
+	if err != nil {
+		return nil, err
+	}
+	req = req.WithContext(ctx)
+	if err := c.applyEditors(ctx, req, reqEditors); err != nil {
+		return nil, err
+	}
+	return c.Client.Do(req)
+}
+
+// PreviewInstall What a server would boot and fetch, without arming it
+//
+// Rendered with stand-ins where an attempt has its boot token and address; no token is made. A profile or values that are
+// given stand in the place of the server's choice.
+//
+// Takes a body of the `application/json` content type.
+//
+// Corresponds with POST /v1/servers/{id}/install-preview (the `PreviewInstall` operationId).
+func (c *Client) PreviewInstall(ctx context.Context, id TheServer, body PreviewInstallJSONRequestBody, reqEditors ...RequestEditorFn) (*http.Response, error) {
+	req, err := NewPreviewInstallRequest(c.Server, id, body)
 	if err != nil {
 		return nil, err
 	}
@@ -3499,6 +3679,158 @@ func NewGetForecastRequest(server string, params *GetForecastParams) (*http.Requ
 			rawQueryFragments = append(rawQueryFragments, encoded)
 		}
 		queryURL.RawQuery = strings.Join(rawQueryFragments, "&")
+	}
+
+	req, err := http.NewRequest(http.MethodGet, queryURL.String(), nil)
+	if err != nil {
+		return nil, err
+	}
+
+	return req, nil
+}
+
+// NewRemoveInstallChoiceRequest constructs an http.Request for the RemoveInstallChoice method
+func NewRemoveInstallChoiceRequest(server string, params *RemoveInstallChoiceParams) (*http.Request, error) {
+	var err error
+
+	serverURL, err := url.Parse(server)
+	if err != nil {
+		return nil, err
+	}
+
+	operationPath := fmt.Sprintf("/v1/install-choices")
+	if operationPath[0] == '/' {
+		operationPath = "." + operationPath
+	}
+
+	queryURL, err := serverURL.Parse(operationPath)
+	if err != nil {
+		return nil, err
+	}
+
+	if params != nil {
+		// queryValues collects non-styled parameters (passthrough, JSON)
+		// that are safe to round-trip through url.Values.Encode().
+		queryValues := queryURL.Query()
+		// rawQueryFragments collects pre-encoded query fragments from
+		// styled parameters, preserving literal commas as delimiters
+		// per the OpenAPI spec (e.g. "color=blue,black,brown").
+		var rawQueryFragments []string
+
+		if queryFrag, err := runtime.StyleParamWithOptions("form", true, "scope", params.Scope, runtime.StyleParamOptions{ParamLocation: runtime.ParamLocationQuery, Type: "string", Format: ""}); err != nil {
+			return nil, err
+		} else {
+			for _, qp := range strings.Split(queryFrag, "&") {
+				rawQueryFragments = append(rawQueryFragments, qp)
+			}
+		}
+
+		if queryFrag, err := runtime.StyleParamWithOptions("form", true, "name", params.Name, runtime.StyleParamOptions{ParamLocation: runtime.ParamLocationQuery, Type: "string", Format: ""}); err != nil {
+			return nil, err
+		} else {
+			for _, qp := range strings.Split(queryFrag, "&") {
+				rawQueryFragments = append(rawQueryFragments, qp)
+			}
+		}
+
+		if encoded := queryValues.Encode(); encoded != "" {
+			rawQueryFragments = append(rawQueryFragments, encoded)
+		}
+		queryURL.RawQuery = strings.Join(rawQueryFragments, "&")
+	}
+
+	req, err := http.NewRequest(http.MethodDelete, queryURL.String(), nil)
+	if err != nil {
+		return nil, err
+	}
+
+	return req, nil
+}
+
+// NewListInstallChoicesRequest constructs an http.Request for the ListInstallChoices method
+func NewListInstallChoicesRequest(server string) (*http.Request, error) {
+	var err error
+
+	serverURL, err := url.Parse(server)
+	if err != nil {
+		return nil, err
+	}
+
+	operationPath := fmt.Sprintf("/v1/install-choices")
+	if operationPath[0] == '/' {
+		operationPath = "." + operationPath
+	}
+
+	queryURL, err := serverURL.Parse(operationPath)
+	if err != nil {
+		return nil, err
+	}
+
+	req, err := http.NewRequest(http.MethodGet, queryURL.String(), nil)
+	if err != nil {
+		return nil, err
+	}
+
+	return req, nil
+}
+
+// NewSetInstallChoiceRequest calls the generic SetInstallChoice builder with application/json body
+func NewSetInstallChoiceRequest(server string, body SetInstallChoiceJSONRequestBody) (*http.Request, error) {
+	var bodyReader io.Reader
+	buf, err := json.Marshal(body)
+	if err != nil {
+		return nil, err
+	}
+	bodyReader = bytes.NewReader(buf)
+	return NewSetInstallChoiceRequestWithBody(server, "application/json", bodyReader)
+}
+
+// NewSetInstallChoiceRequestWithBody constructs an http.Request for the SetInstallChoice method, with any body, and a specified content type
+func NewSetInstallChoiceRequestWithBody(server string, contentType string, body io.Reader) (*http.Request, error) {
+	var err error
+
+	serverURL, err := url.Parse(server)
+	if err != nil {
+		return nil, err
+	}
+
+	operationPath := fmt.Sprintf("/v1/install-choices")
+	if operationPath[0] == '/' {
+		operationPath = "." + operationPath
+	}
+
+	queryURL, err := serverURL.Parse(operationPath)
+	if err != nil {
+		return nil, err
+	}
+
+	req, err := http.NewRequest(http.MethodPut, queryURL.String(), body)
+	if err != nil {
+		return nil, err
+	}
+
+	req.Header.Add("Content-Type", contentType)
+
+	return req, nil
+}
+
+// NewListInstallProfilesRequest constructs an http.Request for the ListInstallProfiles method
+func NewListInstallProfilesRequest(server string) (*http.Request, error) {
+	var err error
+
+	serverURL, err := url.Parse(server)
+	if err != nil {
+		return nil, err
+	}
+
+	operationPath := fmt.Sprintf("/v1/install-profiles")
+	if operationPath[0] == '/' {
+		operationPath = "." + operationPath
+	}
+
+	queryURL, err := serverURL.Parse(operationPath)
+	if err != nil {
+		return nil, err
 	}
 
 	req, err := http.NewRequest(http.MethodGet, queryURL.String(), nil)
@@ -5788,6 +6120,53 @@ func NewAskBMCRequestWithBody(server string, id TheServer, contentType string, b
 	return req, nil
 }
 
+// NewPreviewInstallRequest calls the generic PreviewInstall builder with application/json body
+func NewPreviewInstallRequest(server string, id TheServer, body PreviewInstallJSONRequestBody) (*http.Request, error) {
+	var bodyReader io.Reader
+	buf, err := json.Marshal(body)
+	if err != nil {
+		return nil, err
+	}
+	bodyReader = bytes.NewReader(buf)
+	return NewPreviewInstallRequestWithBody(server, id, "application/json", bodyReader)
+}
+
+// NewPreviewInstallRequestWithBody constructs an http.Request for the PreviewInstall method, with any body, and a specified content type
+func NewPreviewInstallRequestWithBody(server string, id TheServer, contentType string, body io.Reader) (*http.Request, error) {
+	var err error
+
+	var pathParam0 string
+
+	pathParam0, err = runtime.StyleParamWithOptions("simple", false, "id", id, runtime.StyleParamOptions{ParamLocation: runtime.ParamLocationPath, Type: "string", Format: ""})
+	if err != nil {
+		return nil, err
+	}
+
+	serverURL, err := url.Parse(server)
+	if err != nil {
+		return nil, err
+	}
+
+	operationPath := fmt.Sprintf("/v1/servers/%s/install-preview", pathParam0)
+	if operationPath[0] == '/' {
+		operationPath = "." + operationPath
+	}
+
+	queryURL, err := serverURL.Parse(operationPath)
+	if err != nil {
+		return nil, err
+	}
+
+	req, err := http.NewRequest(http.MethodPost, queryURL.String(), body)
+	if err != nil {
+		return nil, err
+	}
+
+	req.Header.Add("Content-Type", contentType)
+
+	return req, nil
+}
+
 // NewListStepsRequest constructs an http.Request for the ListSteps method
 func NewListStepsRequest(server string, id TheServer, params *ListStepsParams) (*http.Request, error) {
 	var err error
@@ -7232,6 +7611,47 @@ type ClientWithResponsesInterface interface {
 	// Corresponds with GET /v1/forecast (the `GetForecast` operationId).
 	GetForecastWithResponse(ctx context.Context, params *GetForecastParams, reqEditors ...RequestEditorFn) (*GetForecastResponse, error)
 
+	// RemoveInstallChoiceWithResponse Take a choice back; the next wider one holds
+	//
+	// Returns a wrapper object for the known response body format(s).
+	//
+	// Corresponds with DELETE /v1/install-choices (the `RemoveInstallChoice` operationId).
+	RemoveInstallChoiceWithResponse(ctx context.Context, params *RemoveInstallChoiceParams, reqEditors ...RequestEditorFn) (*RemoveInstallChoiceResponse, error)
+
+	// ListInstallChoicesWithResponse Which install profile servers, racks and models get
+	//
+	// Returns a wrapper object for the known response body format(s).
+	//
+	// Corresponds with GET /v1/install-choices (the `ListInstallChoices` operationId).
+	ListInstallChoicesWithResponse(ctx context.Context, reqEditors ...RequestEditorFn) (*ListInstallChoicesResponse, error)
+
+	// SetInstallChoiceWithBodyWithResponse Choose an install profile, in the place of what was chosen
+	//
+	// The nearest choice holds: a server's own, else its rack's, else its model's, else the profile `image`. A server that is
+	// being installed goes on with what it was armed with.
+	//
+	// Takes any type of body and a specified content type, and returns a wrapper object for the known response body format(s).
+	//
+	// Corresponds with PUT /v1/install-choices (the `SetInstallChoice` operationId).
+	SetInstallChoiceWithBodyWithResponse(ctx context.Context, contentType string, body io.Reader, reqEditors ...RequestEditorFn) (*SetInstallChoiceResponse, error)
+
+	// SetInstallChoiceWithResponse Choose an install profile, in the place of what was chosen
+	//
+	// The nearest choice holds: a server's own, else its rack's, else its model's, else the profile `image`. A server that is
+	// being installed goes on with what it was armed with.
+	//
+	// Takes a body of the `application/json` content type, and returns a wrapper object for the known response body format(s).
+	//
+	// Corresponds with PUT /v1/install-choices (the `SetInstallChoice` operationId).
+	SetInstallChoiceWithResponse(ctx context.Context, body SetInstallChoiceJSONRequestBody, reqEditors ...RequestEditorFn) (*SetInstallChoiceResponse, error)
+
+	// ListInstallProfilesWithResponse How operating systems may get onto servers
+	//
+	// Returns a wrapper object for the known response body format(s).
+	//
+	// Corresponds with GET /v1/install-profiles (the `ListInstallProfiles` operationId).
+	ListInstallProfilesWithResponse(ctx context.Context, reqEditors ...RequestEditorFn) (*ListInstallProfilesResponse, error)
+
 	// ListJobsWithResponse List jobs, newest first
 	//
 	// Returns a wrapper object for the known response body format(s).
@@ -7722,6 +8142,26 @@ type ClientWithResponsesInterface interface {
 	//
 	// Corresponds with POST /v1/servers/{id}/bmc/acts (the `AskBMC` operationId).
 	AskBMCWithResponse(ctx context.Context, id TheServer, body AskBMCJSONRequestBody, reqEditors ...RequestEditorFn) (*AskBMCResponse, error)
+
+	// PreviewInstallWithBodyWithResponse What a server would boot and fetch, without arming it
+	//
+	// Rendered with stand-ins where an attempt has its boot token and address; no token is made. A profile or values that are
+	// given stand in the place of the server's choice.
+	//
+	// Takes any type of body and a specified content type, and returns a wrapper object for the known response body format(s).
+	//
+	// Corresponds with POST /v1/servers/{id}/install-preview (the `PreviewInstall` operationId).
+	PreviewInstallWithBodyWithResponse(ctx context.Context, id TheServer, contentType string, body io.Reader, reqEditors ...RequestEditorFn) (*PreviewInstallResponse, error)
+
+	// PreviewInstallWithResponse What a server would boot and fetch, without arming it
+	//
+	// Rendered with stand-ins where an attempt has its boot token and address; no token is made. A profile or values that are
+	// given stand in the place of the server's choice.
+	//
+	// Takes a body of the `application/json` content type, and returns a wrapper object for the known response body format(s).
+	//
+	// Corresponds with POST /v1/servers/{id}/install-preview (the `PreviewInstall` operationId).
+	PreviewInstallWithResponse(ctx context.Context, id TheServer, body PreviewInstallJSONRequestBody, reqEditors ...RequestEditorFn) (*PreviewInstallResponse, error)
 
 	// ListStepsWithResponse Onboarding steps of one attempt
 	//
@@ -8595,6 +9035,191 @@ func (r GetForecastResponse) StatusCode() int {
 
 // ContentType is a convenience method to retrieve the Content-Type value from the HTTP response headers
 func (r GetForecastResponse) ContentType() string {
+	if r.HTTPResponse != nil {
+		return r.HTTPResponse.Header.Get("Content-Type")
+	}
+	return ""
+}
+
+type RemoveInstallChoiceResponse struct {
+	Body         []byte
+	HTTPResponse *http.Response
+	// ApplicationproblemJSONDefault the response for an HTTP default `application/problem+json` response
+	ApplicationproblemJSONDefault *Problem
+}
+
+// GetApplicationproblemJSONDefault returns the response for an HTTP default `application/problem+json` response
+func (r RemoveInstallChoiceResponse) GetApplicationproblemJSONDefault() *Problem {
+	return r.ApplicationproblemJSONDefault
+}
+
+// GetBody returns the raw response body bytes
+func (r RemoveInstallChoiceResponse) GetBody() []byte {
+	return r.Body
+}
+
+// Status returns HTTPResponse.Status
+func (r RemoveInstallChoiceResponse) Status() string {
+	if r.HTTPResponse != nil {
+		return r.HTTPResponse.Status
+	}
+	return http.StatusText(0)
+}
+
+// StatusCode returns HTTPResponse.StatusCode
+func (r RemoveInstallChoiceResponse) StatusCode() int {
+	if r.HTTPResponse != nil {
+		return r.HTTPResponse.StatusCode
+	}
+	return 0
+}
+
+// ContentType is a convenience method to retrieve the Content-Type value from the HTTP response headers
+func (r RemoveInstallChoiceResponse) ContentType() string {
+	if r.HTTPResponse != nil {
+		return r.HTTPResponse.Header.Get("Content-Type")
+	}
+	return ""
+}
+
+type ListInstallChoicesResponse struct {
+	Body         []byte
+	HTTPResponse *http.Response
+	// JSON200 the response for an HTTP 200 `application/json` response
+	JSON200 *InstallChoiceList
+	// ApplicationproblemJSONDefault the response for an HTTP default `application/problem+json` response
+	ApplicationproblemJSONDefault *Problem
+}
+
+// GetJSON200 returns the response for an HTTP 200 `application/json` response
+func (r ListInstallChoicesResponse) GetJSON200() *InstallChoiceList {
+	return r.JSON200
+}
+
+// GetApplicationproblemJSONDefault returns the response for an HTTP default `application/problem+json` response
+func (r ListInstallChoicesResponse) GetApplicationproblemJSONDefault() *Problem {
+	return r.ApplicationproblemJSONDefault
+}
+
+// GetBody returns the raw response body bytes
+func (r ListInstallChoicesResponse) GetBody() []byte {
+	return r.Body
+}
+
+// Status returns HTTPResponse.Status
+func (r ListInstallChoicesResponse) Status() string {
+	if r.HTTPResponse != nil {
+		return r.HTTPResponse.Status
+	}
+	return http.StatusText(0)
+}
+
+// StatusCode returns HTTPResponse.StatusCode
+func (r ListInstallChoicesResponse) StatusCode() int {
+	if r.HTTPResponse != nil {
+		return r.HTTPResponse.StatusCode
+	}
+	return 0
+}
+
+// ContentType is a convenience method to retrieve the Content-Type value from the HTTP response headers
+func (r ListInstallChoicesResponse) ContentType() string {
+	if r.HTTPResponse != nil {
+		return r.HTTPResponse.Header.Get("Content-Type")
+	}
+	return ""
+}
+
+type SetInstallChoiceResponse struct {
+	Body         []byte
+	HTTPResponse *http.Response
+	// JSON200 the response for an HTTP 200 `application/json` response
+	JSON200 *InstallChoice
+	// ApplicationproblemJSONDefault the response for an HTTP default `application/problem+json` response
+	ApplicationproblemJSONDefault *Problem
+}
+
+// GetJSON200 returns the response for an HTTP 200 `application/json` response
+func (r SetInstallChoiceResponse) GetJSON200() *InstallChoice {
+	return r.JSON200
+}
+
+// GetApplicationproblemJSONDefault returns the response for an HTTP default `application/problem+json` response
+func (r SetInstallChoiceResponse) GetApplicationproblemJSONDefault() *Problem {
+	return r.ApplicationproblemJSONDefault
+}
+
+// GetBody returns the raw response body bytes
+func (r SetInstallChoiceResponse) GetBody() []byte {
+	return r.Body
+}
+
+// Status returns HTTPResponse.Status
+func (r SetInstallChoiceResponse) Status() string {
+	if r.HTTPResponse != nil {
+		return r.HTTPResponse.Status
+	}
+	return http.StatusText(0)
+}
+
+// StatusCode returns HTTPResponse.StatusCode
+func (r SetInstallChoiceResponse) StatusCode() int {
+	if r.HTTPResponse != nil {
+		return r.HTTPResponse.StatusCode
+	}
+	return 0
+}
+
+// ContentType is a convenience method to retrieve the Content-Type value from the HTTP response headers
+func (r SetInstallChoiceResponse) ContentType() string {
+	if r.HTTPResponse != nil {
+		return r.HTTPResponse.Header.Get("Content-Type")
+	}
+	return ""
+}
+
+type ListInstallProfilesResponse struct {
+	Body         []byte
+	HTTPResponse *http.Response
+	// JSON200 the response for an HTTP 200 `application/json` response
+	JSON200 *InstallProfileList
+	// ApplicationproblemJSONDefault the response for an HTTP default `application/problem+json` response
+	ApplicationproblemJSONDefault *Problem
+}
+
+// GetJSON200 returns the response for an HTTP 200 `application/json` response
+func (r ListInstallProfilesResponse) GetJSON200() *InstallProfileList {
+	return r.JSON200
+}
+
+// GetApplicationproblemJSONDefault returns the response for an HTTP default `application/problem+json` response
+func (r ListInstallProfilesResponse) GetApplicationproblemJSONDefault() *Problem {
+	return r.ApplicationproblemJSONDefault
+}
+
+// GetBody returns the raw response body bytes
+func (r ListInstallProfilesResponse) GetBody() []byte {
+	return r.Body
+}
+
+// Status returns HTTPResponse.Status
+func (r ListInstallProfilesResponse) Status() string {
+	if r.HTTPResponse != nil {
+		return r.HTTPResponse.Status
+	}
+	return http.StatusText(0)
+}
+
+// StatusCode returns HTTPResponse.StatusCode
+func (r ListInstallProfilesResponse) StatusCode() int {
+	if r.HTTPResponse != nil {
+		return r.HTTPResponse.StatusCode
+	}
+	return 0
+}
+
+// ContentType is a convenience method to retrieve the Content-Type value from the HTTP response headers
+func (r ListInstallProfilesResponse) ContentType() string {
 	if r.HTTPResponse != nil {
 		return r.HTTPResponse.Header.Get("Content-Type")
 	}
@@ -10754,6 +11379,54 @@ func (r AskBMCResponse) ContentType() string {
 	return ""
 }
 
+type PreviewInstallResponse struct {
+	Body         []byte
+	HTTPResponse *http.Response
+	// JSON200 the response for an HTTP 200 `application/json` response
+	JSON200 *InstallPreview
+	// ApplicationproblemJSONDefault the response for an HTTP default `application/problem+json` response
+	ApplicationproblemJSONDefault *Problem
+}
+
+// GetJSON200 returns the response for an HTTP 200 `application/json` response
+func (r PreviewInstallResponse) GetJSON200() *InstallPreview {
+	return r.JSON200
+}
+
+// GetApplicationproblemJSONDefault returns the response for an HTTP default `application/problem+json` response
+func (r PreviewInstallResponse) GetApplicationproblemJSONDefault() *Problem {
+	return r.ApplicationproblemJSONDefault
+}
+
+// GetBody returns the raw response body bytes
+func (r PreviewInstallResponse) GetBody() []byte {
+	return r.Body
+}
+
+// Status returns HTTPResponse.Status
+func (r PreviewInstallResponse) Status() string {
+	if r.HTTPResponse != nil {
+		return r.HTTPResponse.Status
+	}
+	return http.StatusText(0)
+}
+
+// StatusCode returns HTTPResponse.StatusCode
+func (r PreviewInstallResponse) StatusCode() int {
+	if r.HTTPResponse != nil {
+		return r.HTTPResponse.StatusCode
+	}
+	return 0
+}
+
+// ContentType is a convenience method to retrieve the Content-Type value from the HTTP response headers
+func (r PreviewInstallResponse) ContentType() string {
+	if r.HTTPResponse != nil {
+		return r.HTTPResponse.Header.Get("Content-Type")
+	}
+	return ""
+}
+
 type ListStepsResponse struct {
 	Body         []byte
 	HTTPResponse *http.Response
@@ -12253,6 +12926,77 @@ func (c *ClientWithResponses) GetForecastWithResponse(ctx context.Context, param
 	return ParseGetForecastResponse(rsp)
 }
 
+// RemoveInstallChoiceWithResponse Take a choice back; the next wider one holds
+//
+// Returns a wrapper object for the known response body format(s).
+//
+// Corresponds with DELETE /v1/install-choices (the `RemoveInstallChoice` operationId).
+func (c *ClientWithResponses) RemoveInstallChoiceWithResponse(ctx context.Context, params *RemoveInstallChoiceParams, reqEditors ...RequestEditorFn) (*RemoveInstallChoiceResponse, error) {
+	rsp, err := c.RemoveInstallChoice(ctx, params, reqEditors...)
+	if err != nil {
+		return nil, err
+	}
+	return ParseRemoveInstallChoiceResponse(rsp)
+}
+
+// ListInstallChoicesWithResponse Which install profile servers, racks and models get
+//
+// Returns a wrapper object for the known response body format(s).
+//
+// Corresponds with GET /v1/install-choices (the `ListInstallChoices` operationId).
+func (c *ClientWithResponses) ListInstallChoicesWithResponse(ctx context.Context, reqEditors ...RequestEditorFn) (*ListInstallChoicesResponse, error) {
+	rsp, err := c.ListInstallChoices(ctx, reqEditors...)
+	if err != nil {
+		return nil, err
+	}
+	return ParseListInstallChoicesResponse(rsp)
+}
+
+// SetInstallChoiceWithBodyWithResponse Choose an install profile, in the place of what was chosen
+//
+// The nearest choice holds: a server's own, else its rack's, else its model's, else the profile `image`. A server that is
+// being installed goes on with what it was armed with.
+//
+// Takes any type of body and a specified content type, and returns a wrapper object for the known response body format(s).
+//
+// Corresponds with PUT /v1/install-choices (the `SetInstallChoice` operationId).
+func (c *ClientWithResponses) SetInstallChoiceWithBodyWithResponse(ctx context.Context, contentType string, body io.Reader, reqEditors ...RequestEditorFn) (*SetInstallChoiceResponse, error) {
+	rsp, err := c.SetInstallChoiceWithBody(ctx, contentType, body, reqEditors...)
+	if err != nil {
+		return nil, err
+	}
+	return ParseSetInstallChoiceResponse(rsp)
+}
+
+// SetInstallChoiceWithResponse Choose an install profile, in the place of what was chosen
+//
+// The nearest choice holds: a server's own, else its rack's, else its model's, else the profile `image`. A server that is
+// being installed goes on with what it was armed with.
+//
+// Takes a body of the `application/json` content type, and returns a wrapper object for the known response body format(s).
+//
+// Corresponds with PUT /v1/install-choices (the `SetInstallChoice` operationId).
+func (c *ClientWithResponses) SetInstallChoiceWithResponse(ctx context.Context, body SetInstallChoiceJSONRequestBody, reqEditors ...RequestEditorFn) (*SetInstallChoiceResponse, error) {
+	rsp, err := c.SetInstallChoice(ctx, body, reqEditors...)
+	if err != nil {
+		return nil, err
+	}
+	return ParseSetInstallChoiceResponse(rsp)
+}
+
+// ListInstallProfilesWithResponse How operating systems may get onto servers
+//
+// Returns a wrapper object for the known response body format(s).
+//
+// Corresponds with GET /v1/install-profiles (the `ListInstallProfiles` operationId).
+func (c *ClientWithResponses) ListInstallProfilesWithResponse(ctx context.Context, reqEditors ...RequestEditorFn) (*ListInstallProfilesResponse, error) {
+	rsp, err := c.ListInstallProfiles(ctx, reqEditors...)
+	if err != nil {
+		return nil, err
+	}
+	return ParseListInstallProfilesResponse(rsp)
+}
+
 // ListJobsWithResponse List jobs, newest first
 //
 // Returns a wrapper object for the known response body format(s).
@@ -13114,6 +13858,38 @@ func (c *ClientWithResponses) AskBMCWithResponse(ctx context.Context, id TheServ
 		return nil, err
 	}
 	return ParseAskBMCResponse(rsp)
+}
+
+// PreviewInstallWithBodyWithResponse What a server would boot and fetch, without arming it
+//
+// Rendered with stand-ins where an attempt has its boot token and address; no token is made. A profile or values that are
+// given stand in the place of the server's choice.
+//
+// Takes any type of body and a specified content type, and returns a wrapper object for the known response body format(s).
+//
+// Corresponds with POST /v1/servers/{id}/install-preview (the `PreviewInstall` operationId).
+func (c *ClientWithResponses) PreviewInstallWithBodyWithResponse(ctx context.Context, id TheServer, contentType string, body io.Reader, reqEditors ...RequestEditorFn) (*PreviewInstallResponse, error) {
+	rsp, err := c.PreviewInstallWithBody(ctx, id, contentType, body, reqEditors...)
+	if err != nil {
+		return nil, err
+	}
+	return ParsePreviewInstallResponse(rsp)
+}
+
+// PreviewInstallWithResponse What a server would boot and fetch, without arming it
+//
+// Rendered with stand-ins where an attempt has its boot token and address; no token is made. A profile or values that are
+// given stand in the place of the server's choice.
+//
+// Takes a body of the `application/json` content type, and returns a wrapper object for the known response body format(s).
+//
+// Corresponds with POST /v1/servers/{id}/install-preview (the `PreviewInstall` operationId).
+func (c *ClientWithResponses) PreviewInstallWithResponse(ctx context.Context, id TheServer, body PreviewInstallJSONRequestBody, reqEditors ...RequestEditorFn) (*PreviewInstallResponse, error) {
+	rsp, err := c.PreviewInstall(ctx, id, body, reqEditors...)
+	if err != nil {
+		return nil, err
+	}
+	return ParsePreviewInstallResponse(rsp)
 }
 
 // ListStepsWithResponse Onboarding steps of one attempt
@@ -14006,6 +14782,134 @@ func ParseGetForecastResponse(rsp *http.Response) (*GetForecastResponse, error) 
 	switch {
 	case strings.Contains(rsp.Header.Get("Content-Type"), "json") && rsp.StatusCode == 200:
 		var dest ForecastList
+		if err := json.Unmarshal(bodyBytes, &dest); err != nil {
+			return nil, err
+		}
+		response.JSON200 = &dest
+
+	case strings.Contains(rsp.Header.Get("Content-Type"), "json") && true:
+		var dest Problem
+		if err := json.Unmarshal(bodyBytes, &dest); err != nil {
+			return nil, err
+		}
+		response.ApplicationproblemJSONDefault = &dest
+
+	}
+
+	return response, nil
+}
+
+// ParseRemoveInstallChoiceResponse parses an HTTP response from a RemoveInstallChoiceWithResponse call
+func ParseRemoveInstallChoiceResponse(rsp *http.Response) (*RemoveInstallChoiceResponse, error) {
+	bodyBytes, err := io.ReadAll(rsp.Body)
+	defer func() { _ = rsp.Body.Close() }()
+	if err != nil {
+		return nil, err
+	}
+
+	response := &RemoveInstallChoiceResponse{
+		Body:         bodyBytes,
+		HTTPResponse: rsp,
+	}
+
+	switch {
+	case rsp.StatusCode == 204:
+		break // No content-type
+
+	case strings.Contains(rsp.Header.Get("Content-Type"), "json") && true:
+		var dest Problem
+		if err := json.Unmarshal(bodyBytes, &dest); err != nil {
+			return nil, err
+		}
+		response.ApplicationproblemJSONDefault = &dest
+
+	}
+
+	return response, nil
+}
+
+// ParseListInstallChoicesResponse parses an HTTP response from a ListInstallChoicesWithResponse call
+func ParseListInstallChoicesResponse(rsp *http.Response) (*ListInstallChoicesResponse, error) {
+	bodyBytes, err := io.ReadAll(rsp.Body)
+	defer func() { _ = rsp.Body.Close() }()
+	if err != nil {
+		return nil, err
+	}
+
+	response := &ListInstallChoicesResponse{
+		Body:         bodyBytes,
+		HTTPResponse: rsp,
+	}
+
+	switch {
+	case strings.Contains(rsp.Header.Get("Content-Type"), "json") && rsp.StatusCode == 200:
+		var dest InstallChoiceList
+		if err := json.Unmarshal(bodyBytes, &dest); err != nil {
+			return nil, err
+		}
+		response.JSON200 = &dest
+
+	case strings.Contains(rsp.Header.Get("Content-Type"), "json") && true:
+		var dest Problem
+		if err := json.Unmarshal(bodyBytes, &dest); err != nil {
+			return nil, err
+		}
+		response.ApplicationproblemJSONDefault = &dest
+
+	}
+
+	return response, nil
+}
+
+// ParseSetInstallChoiceResponse parses an HTTP response from a SetInstallChoiceWithResponse call
+func ParseSetInstallChoiceResponse(rsp *http.Response) (*SetInstallChoiceResponse, error) {
+	bodyBytes, err := io.ReadAll(rsp.Body)
+	defer func() { _ = rsp.Body.Close() }()
+	if err != nil {
+		return nil, err
+	}
+
+	response := &SetInstallChoiceResponse{
+		Body:         bodyBytes,
+		HTTPResponse: rsp,
+	}
+
+	switch {
+	case strings.Contains(rsp.Header.Get("Content-Type"), "json") && rsp.StatusCode == 200:
+		var dest InstallChoice
+		if err := json.Unmarshal(bodyBytes, &dest); err != nil {
+			return nil, err
+		}
+		response.JSON200 = &dest
+
+	case strings.Contains(rsp.Header.Get("Content-Type"), "json") && true:
+		var dest Problem
+		if err := json.Unmarshal(bodyBytes, &dest); err != nil {
+			return nil, err
+		}
+		response.ApplicationproblemJSONDefault = &dest
+
+	}
+
+	return response, nil
+}
+
+// ParseListInstallProfilesResponse parses an HTTP response from a ListInstallProfilesWithResponse call
+func ParseListInstallProfilesResponse(rsp *http.Response) (*ListInstallProfilesResponse, error) {
+	bodyBytes, err := io.ReadAll(rsp.Body)
+	defer func() { _ = rsp.Body.Close() }()
+	if err != nil {
+		return nil, err
+	}
+
+	response := &ListInstallProfilesResponse{
+		Body:         bodyBytes,
+		HTTPResponse: rsp,
+	}
+
+	switch {
+	case strings.Contains(rsp.Header.Get("Content-Type"), "json") && rsp.StatusCode == 200:
+		var dest InstallProfileList
 		if err := json.Unmarshal(bodyBytes, &dest); err != nil {
 			return nil, err
 		}
@@ -15512,6 +16416,39 @@ func ParseAskBMCResponse(rsp *http.Response) (*AskBMCResponse, error) {
 			return nil, err
 		}
 		response.JSON202 = &dest
+
+	case strings.Contains(rsp.Header.Get("Content-Type"), "json") && true:
+		var dest Problem
+		if err := json.Unmarshal(bodyBytes, &dest); err != nil {
+			return nil, err
+		}
+		response.ApplicationproblemJSONDefault = &dest
+
+	}
+
+	return response, nil
+}
+
+// ParsePreviewInstallResponse parses an HTTP response from a PreviewInstallWithResponse call
+func ParsePreviewInstallResponse(rsp *http.Response) (*PreviewInstallResponse, error) {
+	bodyBytes, err := io.ReadAll(rsp.Body)
+	defer func() { _ = rsp.Body.Close() }()
+	if err != nil {
+		return nil, err
+	}
+
+	response := &PreviewInstallResponse{
+		Body:         bodyBytes,
+		HTTPResponse: rsp,
+	}
+
+	switch {
+	case strings.Contains(rsp.Header.Get("Content-Type"), "json") && rsp.StatusCode == 200:
+		var dest InstallPreview
+		if err := json.Unmarshal(bodyBytes, &dest); err != nil {
+			return nil, err
+		}
+		response.JSON200 = &dest
 
 	case strings.Contains(rsp.Header.Get("Content-Type"), "json") && true:
 		var dest Problem

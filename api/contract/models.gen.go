@@ -406,6 +406,100 @@ type Identity struct {
 	Tenant  string `json:"tenant"`
 }
 
+// InstallChoice defines model for InstallChoice.
+type InstallChoice struct {
+	// At RFC 3339 in UTC; null = not yet, or never
+	At Moment `json:"at"`
+	By string `json:"by"`
+
+	// Name A server's id, SITE/RACK, or an accelerator model
+	Name    string       `json:"name"`
+	Profile string       `json:"profile"`
+	Scope   InstallScope `json:"scope"`
+
+	// Server The server's name, where it is a server's
+	Server string `json:"server,omitempty"`
+
+	// Values Values of the profile, by name, as text; a list has commas between, keys line breaks
+	Values InstallValues `json:"values"`
+}
+
+// InstallChoiceList defines model for InstallChoiceList.
+type InstallChoiceList struct {
+	Items []InstallChoice `json:"items"`
+}
+
+// InstallDocument defines model for InstallDocument.
+type InstallDocument struct {
+	Body        string `json:"body"`
+	ContentType string `json:"content_type"`
+	Name        string `json:"name"`
+}
+
+// InstallPreview defines model for InstallPreview.
+type InstallPreview struct {
+	// Args The kernel's command line
+	Args string `json:"args"`
+
+	// ChosenFor server, rack, model, preview, or default where nothing was chosen
+	ChosenFor string            `json:"chosen_for"`
+	Documents []InstallDocument `json:"documents"`
+	Initrd    []string          `json:"initrd"`
+
+	// Kernel Beneath the boot files' folder
+	Kernel  string `json:"kernel"`
+	Profile string `json:"profile"`
+
+	// Server Its name
+	Server string `json:"server"`
+
+	// Values Values of the profile, by name, as text; a list has commas between, keys line breaks
+	Values InstallValues `json:"values"`
+}
+
+// InstallProfile defines model for InstallProfile.
+type InstallProfile struct {
+	Arch []string `json:"arch"`
+
+	// Documents Names of what an installer fetches
+	Documents []string `json:"documents"`
+
+	// Help What must lie among the boot files for it
+	Help string `json:"help"`
+	Name string `json:"name"`
+
+	// Source built in, or the folder that it comes from
+	Source string `json:"source"`
+	Title  string `json:"title"`
+
+	// Values What may be set of it
+	Values []InstallValue `json:"values"`
+}
+
+// InstallProfileList defines model for InstallProfileList.
+type InstallProfileList struct {
+	Items []InstallProfile `json:"items"`
+}
+
+// InstallScope defines model for InstallScope.
+type InstallScope = schema.InstallScope
+
+// InstallValue defines model for InstallValue.
+type InstallValue struct {
+	Default string `json:"default"`
+	Help    string `json:"help"`
+	Name    string `json:"name"`
+
+	// Options Of a choice
+	Options []string `json:"options,omitempty"`
+
+	// Type disk, url, file, word, words, integer, boolean, choice or keys
+	Type string `json:"type"`
+}
+
+// InstallValues Values of the profile, by name, as text; a list has commas between, keys line breaks
+type InstallValues = map[string]string
+
 // Job defines model for Job.
 type Job struct {
 	// Accelerators Over all nodes
@@ -595,6 +689,19 @@ type NewCordon struct {
 	Reason      string `json:"reason"`
 }
 
+// NewInstallChoice defines model for NewInstallChoice.
+type NewInstallChoice struct {
+	// Name A server's id or name, SITE/RACK, or an accelerator model
+	Name string `json:"name"`
+
+	// Profile A name that people choose
+	Profile Name         `json:"profile"`
+	Scope   InstallScope `json:"scope"`
+
+	// Values Values of the profile, by name, as text; a list has commas between, keys line breaks
+	Values InstallValues `json:"values,omitempty"`
+}
+
 // NewJob defines model for NewJob.
 type NewJob struct {
 	// Array Jobs of one array share it, within a project
@@ -731,7 +838,7 @@ type NewServer struct {
 	// NvlinkDomain A name that people choose
 	NvlinkDomain Name `json:"nvlink_domain,omitempty"`
 
-	// Profile Install profile; absent = image
+	// Profile Install profile; absent = as chosen for its rack or model, else image
 	Profile Name `json:"profile,omitempty"`
 
 	// Rack A name that people choose
@@ -884,6 +991,15 @@ type Overview struct {
 
 // Phase defines model for Phase.
 type Phase = schema.Phase
+
+// PreviewOptions defines model for PreviewOptions.
+type PreviewOptions struct {
+	// Profile Absent = as it is chosen for the server
+	Profile Name `json:"profile,omitempty"`
+
+	// Values Values of the profile, by name, as text; a list has commas between, keys line breaks
+	Values InstallValues `json:"values,omitempty"`
+}
 
 // Price defines model for Price.
 type Price = usage.Price
@@ -1325,6 +1441,14 @@ type GetForecastParams struct {
 	Days *int `form:"days,omitempty" json:"days,omitempty"`
 }
 
+// RemoveInstallChoiceParams defines parameters for RemoveInstallChoice.
+type RemoveInstallChoiceParams struct {
+	Scope InstallScope `form:"scope" json:"scope"`
+
+	// Name A server's id or name, SITE/RACK, or an accelerator model
+	Name string `form:"name" json:"name"`
+}
+
 // ListJobsParams defines parameters for ListJobs.
 type ListJobsParams struct {
 	Tenant  *TenantQuery  `form:"tenant,omitempty" json:"tenant,omitempty"`
@@ -1540,6 +1664,9 @@ type SetBudgetJSONRequestBody = NewBudget
 // SetChargingJSONRequestBody defines body for SetCharging for application/json ContentType.
 type SetChargingJSONRequestBody = Charging
 
+// SetInstallChoiceJSONRequestBody defines body for SetInstallChoice for application/json ContentType.
+type SetInstallChoiceJSONRequestBody = NewInstallChoice
+
 // SubmitJobJSONRequestBody defines body for SubmitJob for application/json ContentType.
 type SubmitJobJSONRequestBody = NewJob
 
@@ -1590,6 +1717,9 @@ type UncordonServerJSONRequestBody = Uncordon
 
 // AskBMCJSONRequestBody defines body for AskBMC for application/json ContentType.
 type AskBMCJSONRequestBody = NewBMCAct
+
+// PreviewInstallJSONRequestBody defines body for PreviewInstall for application/json ContentType.
+type PreviewInstallJSONRequestBody = PreviewOptions
 
 // CreateSpecJSONRequestBody defines body for CreateSpec for application/json ContentType.
 type CreateSpecJSONRequestBody = NewSpec

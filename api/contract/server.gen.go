@@ -52,6 +52,18 @@ type ServerInterface interface {
 	// GetForecast When the demand of each model exceeds its capacity, by the trend of the last days
 	// (GET /v1/forecast)
 	GetForecast(c *gin.Context, params GetForecastParams)
+	// RemoveInstallChoice Take a choice back; the next wider one holds
+	// (DELETE /v1/install-choices)
+	RemoveInstallChoice(c *gin.Context, params RemoveInstallChoiceParams)
+	// ListInstallChoices Which install profile servers, racks and models get
+	// (GET /v1/install-choices)
+	ListInstallChoices(c *gin.Context)
+	// SetInstallChoice Choose an install profile, in the place of what was chosen
+	// (PUT /v1/install-choices)
+	SetInstallChoice(c *gin.Context)
+	// ListInstallProfiles How operating systems may get onto servers
+	// (GET /v1/install-profiles)
+	ListInstallProfiles(c *gin.Context)
 	// ListJobs List jobs, newest first
 	// (GET /v1/jobs)
 	ListJobs(c *gin.Context, params ListJobsParams)
@@ -187,6 +199,9 @@ type ServerInterface interface {
 	// AskBMC Ask something of the BMC; a worker of the server's site does it
 	// (POST /v1/servers/{id}/bmc/acts)
 	AskBMC(c *gin.Context, id TheServer)
+	// PreviewInstall What a server would boot and fetch, without arming it
+	// (POST /v1/servers/{id}/install-preview)
+	PreviewInstall(c *gin.Context, id TheServer)
 	// ListSteps Onboarding steps of one attempt
 	// (GET /v1/servers/{id}/steps)
 	ListSteps(c *gin.Context, id TheServer, params ListStepsParams)
@@ -722,6 +737,80 @@ func (siw *ServerInterfaceWrapper) GetForecast(c *gin.Context) {
 	}
 
 	siw.Handler.GetForecast(c, params)
+}
+
+// RemoveInstallChoice operation middleware
+func (siw *ServerInterfaceWrapper) RemoveInstallChoice(c *gin.Context) {
+
+	var err error
+	_ = err
+
+	// Parameter object where we will unmarshal all parameters from the context
+	var params RemoveInstallChoiceParams
+
+	// ------------- Required query parameter "scope" -------------
+
+	err = runtime.BindQueryParameterWithOptions("form", true, true, "scope", c.Request.URL.Query(), &params.Scope, runtime.BindQueryParameterOptions{Type: "string", Format: ""})
+	if err != nil {
+		siw.ErrorHandler(c, fmt.Errorf("Invalid format for parameter scope: %w", err), http.StatusBadRequest)
+		return
+	}
+
+	// ------------- Required query parameter "name" -------------
+
+	err = runtime.BindQueryParameterWithOptions("form", true, true, "name", c.Request.URL.Query(), &params.Name, runtime.BindQueryParameterOptions{Type: "string", Format: ""})
+	if err != nil {
+		siw.ErrorHandler(c, fmt.Errorf("Invalid format for parameter name: %w", err), http.StatusBadRequest)
+		return
+	}
+
+	for _, middleware := range siw.HandlerMiddlewares {
+		middleware(c)
+		if c.IsAborted() {
+			return
+		}
+	}
+
+	siw.Handler.RemoveInstallChoice(c, params)
+}
+
+// ListInstallChoices operation middleware
+func (siw *ServerInterfaceWrapper) ListInstallChoices(c *gin.Context) {
+
+	for _, middleware := range siw.HandlerMiddlewares {
+		middleware(c)
+		if c.IsAborted() {
+			return
+		}
+	}
+
+	siw.Handler.ListInstallChoices(c)
+}
+
+// SetInstallChoice operation middleware
+func (siw *ServerInterfaceWrapper) SetInstallChoice(c *gin.Context) {
+
+	for _, middleware := range siw.HandlerMiddlewares {
+		middleware(c)
+		if c.IsAborted() {
+			return
+		}
+	}
+
+	siw.Handler.SetInstallChoice(c)
+}
+
+// ListInstallProfiles operation middleware
+func (siw *ServerInterfaceWrapper) ListInstallProfiles(c *gin.Context) {
+
+	for _, middleware := range siw.HandlerMiddlewares {
+		middleware(c)
+		if c.IsAborted() {
+			return
+		}
+	}
+
+	siw.Handler.ListInstallProfiles(c)
 }
 
 // ListJobs operation middleware
@@ -2047,6 +2136,31 @@ func (siw *ServerInterfaceWrapper) AskBMC(c *gin.Context) {
 	siw.Handler.AskBMC(c, id)
 }
 
+// PreviewInstall operation middleware
+func (siw *ServerInterfaceWrapper) PreviewInstall(c *gin.Context) {
+
+	var err error
+	_ = err
+
+	// ------------- Path parameter "id" -------------
+	var id TheServer
+
+	err = runtime.BindStyledParameterWithOptions("simple", "id", c.Param("id"), &id, runtime.BindStyledParameterOptions{ParamLocation: runtime.ParamLocationPath, Explode: false, Required: true, Type: "string", Format: "", ValueIsUnescaped: true})
+	if err != nil {
+		siw.ErrorHandler(c, fmt.Errorf("Invalid format for parameter id: %w", err), http.StatusBadRequest)
+		return
+	}
+
+	for _, middleware := range siw.HandlerMiddlewares {
+		middleware(c)
+		if c.IsAborted() {
+			return
+		}
+	}
+
+	siw.Handler.PreviewInstall(c, id)
+}
+
 // ListSteps operation middleware
 func (siw *ServerInterfaceWrapper) ListSteps(c *gin.Context) {
 
@@ -2793,6 +2907,11 @@ func RegisterHandlersWithOptions(router gin.IRouter, si ServerInterface, options
 	router.POST(options.BaseURL+"/v1/servers/bulk", wrapper.EnrollServers)
 	router.GET(options.BaseURL+"/v1/servers/:id", wrapper.GetServer)
 	router.GET(options.BaseURL+"/v1/servers/:id/steps", wrapper.ListSteps)
+	router.GET(options.BaseURL+"/v1/install-profiles", wrapper.ListInstallProfiles)
+	router.DELETE(options.BaseURL+"/v1/install-choices", wrapper.RemoveInstallChoice)
+	router.GET(options.BaseURL+"/v1/install-choices", wrapper.ListInstallChoices)
+	router.PUT(options.BaseURL+"/v1/install-choices", wrapper.SetInstallChoice)
+	router.POST(options.BaseURL+"/v1/servers/:id/install-preview", wrapper.PreviewInstall)
 	router.POST(options.BaseURL+"/v1/servers/:id/actions/onboard", wrapper.OnboardServer)
 	router.POST(options.BaseURL+"/v1/servers/:id/actions/retry", wrapper.RetryStep)
 	router.POST(options.BaseURL+"/v1/servers/:id/actions/skip", wrapper.SkipStep)

@@ -121,6 +121,7 @@ type DocumentRequest struct {
 	Attempt int
 	Name    string // user-data, meta-data, preseed.cfg, ...
 	Base    string // the attempt's own URL, with the token in its path
+	Files   string // the public files' URL
 	// PhoneHome mints the attempt's one-time phone-home token, for a document that carries it.
 	PhoneHome func(context.Context) (string, error)
 }

@@ -73,7 +73,7 @@ func install(k Kind, p boot.Plan, v vars) (string, error) {
 	var b strings.Builder
 	switch k {
 	case GRUB:
-		fmt.Fprintf(&b, "set timeout=0\necho '%s'\nlinux %s %s\n", strings.ReplaceAll(title, "'", ""), path(p.Kernel), args)
+		fmt.Fprintf(&b, "set timeout=0\necho '%s'\nlinux %s %s\n", strings.ReplaceAll(title, "'", ""), path(p.Kernel), grubWords.Replace(args))
 		if len(p.Initrd) > 0 {
 			b.WriteString("initrd")
 			for _, i := range p.Initrd {
@@ -103,6 +103,9 @@ func install(k Kind, p boot.Plan, v vars) (string, error) {
 	}
 	return b.String(), nil
 }
+
+// grubWords keeps GRUB's shell from reading an argument as more than one: ds=nocloud;s=... is one.
+var grubWords = strings.NewReplacer(";", `\;`, "&", `\&`, "|", `\|`, "<", `\<`, ">", `\>`, "$", `\$`, "{", `\{`, "}", `\}`, "#", `\#`)
 
 func path(p string) string { return "/" + strings.TrimPrefix(p, "/") }
 

@@ -341,7 +341,7 @@ func (s *Service) make(ctx context.Context, client netip.Addr, h Holder, name st
 	if s.Installer == nil {
 		return boot.Document{}, boot.ErrNoSuch
 	}
-	return s.Installer.Document(ctx, boot.DocumentRequest{Machine: h.Machine, Attempt: h.Attempt, Name: name, Base: s.url(client) + "/b/" + h.token, PhoneHome: phoneHome})
+	return s.Installer.Document(ctx, boot.DocumentRequest{Machine: h.Machine, Attempt: h.Attempt, Name: name, Base: s.url(client) + "/b/" + h.token, Files: s.url(client) + "/files", PhoneHome: phoneHome})
 }
 
 func (s *Service) evidence(kind string, client netip.Addr, mac string, m boot.Machine, what, result string) schema.BootEvidence {

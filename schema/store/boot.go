@@ -38,8 +38,12 @@ func (s *Store) Arm(ctx context.Context, server string, attempt int, ttl time.Du
 		if limit > 0 && others >= limit {
 			return &schema.Error{Code: schema.CodeLimited, Message: fmt.Sprintf("%d servers of site %s are being installed", others, v.Site), Hint: "it is installed as soon as one of them is done"}
 		}
-		_, err = tx.exec("INSERT INTO armed (server, attempt, profile, at, expires_at) VALUES (?, ?, ?, ?, ?) ON CONFLICT (server) DO UPDATE SET attempt = excluded.attempt, profile = excluded.profile, at = excluded.at, expires_at = excluded.expires_at, installed_at = 0, failure = ''",
-			v.ID, attempt, v.Profile, tx.now, tx.now.Add(ttl))
+		c, err := tx.installChoice(v)
+		if err != nil {
+			return err
+		}
+		_, err = tx.exec("INSERT INTO armed (server, attempt, profile, vals, at, expires_at) VALUES (?, ?, ?, ?, ?, ?) ON CONFLICT (server) DO UPDATE SET attempt = excluded.attempt, profile = excluded.profile, vals = excluded.vals, at = excluded.at, expires_at = excluded.expires_at, installed_at = 0, failure = ''",
+			v.ID, attempt, c.Profile, c.Vals, tx.now, tx.now.Add(ttl))
 		return err
 	})
 }

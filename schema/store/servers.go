@@ -27,7 +27,7 @@ type NewServer struct {
 	Accelerators             int
 	CPUs                     int
 	MemoryBytes              int64
-	Profile                  string // empty = image
+	Profile                  string // empty = as its rack's or model's is chosen; see InstallChoiceOf
 	Backend                  string // empty = node
 	Cluster                  string // with another backend: the cluster that it is a node of
 	NVLinkDomain             string
@@ -95,10 +95,7 @@ func (n *NewServer) check(at string) error {
 	if n.MemoryBytes < 1<<30 || n.MemoryBytes > 1<<50 {
 		return schema.Invalid(at+"memory_bytes", n.MemoryBytes, "1 GiB to 1 PiB, in bytes")
 	}
-	if n.Profile == "" {
-		n.Profile = "image"
-	}
-	if !NamePattern.MatchString(n.Profile) {
+	if n.Profile != "" && !NamePattern.MatchString(n.Profile) {
 		return schema.Invalid(at+"profile", n.Profile, "an install profile's name")
 	}
 	if n.Backend == "" {

@@ -19,6 +19,7 @@ type Config struct {
 	Limits     Limits     `yaml:"limits" help:"How much is done at a time."`
 	Jobs       Jobs       `yaml:"jobs" help:"Jobs that the servers' own agents run."`
 	Clusters   []Cluster  `yaml:"clusters" help:"Slurm and Kubernetes clusters whose connectors this process, as a worker, may run; one of those that offer a cluster runs it. Of each: name, kind (slurm, kubernetes), owner; slurm: url, api_version, token_file or jwt_key_file, user, conf, bin_dir, partition, account, log_dir; kubernetes: kubeconfig, context, namespace, image." zero:"none: jobs run on the servers' own agents" example:"[{name: alps, kind: slurm, url: 'https://slurm.example.net:6820', jwt_key_file: /etc/slurm/jwt_hs256.key, partition: gpu, log_dir: /shared/gpupool}]"`
+	Install    Install    `yaml:"install" help:"How operating systems get onto servers."`
 	PXE        PXE        `yaml:"pxe" help:"Network boot: DHCP, TFTP, HTTP."`
 	Log        Log        `yaml:"log" help:"The process's log, on standard error."`
 }
@@ -71,6 +72,11 @@ type Limits struct {
 // Jobs is how jobs run that the pool's own agents run (backend node).
 type Jobs struct {
 	MixedTenants bool `yaml:"mixed_tenants" help:"Let jobs of several tenants run at once on a server that does not keep them apart: its agent is not root, or is told not to. They can read and stop each other's there." zero:"false: such a server is one tenant's at a time" example:"true"`
+}
+
+// Install is how operating systems get onto servers.
+type Install struct {
+	ProfilesDir string `yaml:"profiles_dir" help:"Folder of install profiles of your own, a folder each, beside those that gpupool brings or in the place of one by its name. The api and pxe roles need the same." zero:"none: those that gpupool brings" example:"/etc/gpupool/install"`
 }
 
 // PXE is the network boot service of the pxe role.
