@@ -53,8 +53,9 @@ generate-check: ## fail where generated files differ from what the generators ma
 		echo "generated files are out of date: run 'make generate' and commit what it changes" >&2; exit 1; \
 	fi
 
-netns: ## the boot service with other people's clients and firmware, in network namespaces; as root, 5 minutes
+netns: ## the boot service with other people's clients and firmware, in network namespaces; as root, 10 minutes
 	@deploy/packages.sh netns
+	@[ -e build/boot-files/SOURCES ] || deploy/pxe/boot-files.sh build/boot-files
 	go test -count 1 -tags netns -timeout 20m -v $(if $(RUN),-run '$(RUN)') ./pxe/realclients
 
 bench: binary ## measure; ONLY=group for one of system, engine, pxe, bmc, commit, ...; writes build/bench.json

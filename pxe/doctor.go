@@ -202,10 +202,14 @@ func space(root string, c dhcp.Config) Check {
 		return Check{"boot files", Bad, err.Error(), "deploy/pxe/boot-files.sh fills one"}
 	}
 	defer f.root.Close()
+	c.Has = f.has
 	want := map[string]string{}
 	for _, a := range []dhcp.Arch{dhcp.BIOS, dhcp.EFIX64, dhcp.EFIArm64} {
 		if name := c.Stage(a, c.SecureBoot); name != "" {
 			want[name] = a.String()
+			if next, ok := strings.CutPrefix(name, "shim"); ok {
+				want["grub"+next] = a.String() // which the shim asks for
+			}
 		}
 	}
 	var there, missing []string

@@ -44,6 +44,12 @@ func (f *folder) OpenFile(name string) (*os.File, error) {
 	return file, nil
 }
 
+// has tells whether there is such a file.
+func (f *folder) has(name string) bool {
+	st, err := f.root.Stat(name)
+	return err == nil && st.Mode().IsRegular()
+}
+
 // tftpFiles is the folder, and beside it the scripts of those loaders that fetch theirs by TFTP.
 type tftpFiles struct {
 	*folder

@@ -104,6 +104,7 @@ func (s *Server) build(dc dhcp.Config) error {
 		Inventory: s.deps.Inventory, Tokens: s.deps.Tokens, Installer: s.deps.Installer, Reports: s.deps.Reports, Locator: locate,
 		Record: s.evidence.record, Progress: func(mac string) { s.dhcp.Progressed(mac) }, Log: s.log, Now: s.deps.Now,
 	})
+	dc.Has = s.files.has
 	dc.ScriptURL, dc.FilesURL = s.scripts.ScriptURL, s.scripts.FilesURL()
 	dc.V6.ScriptURL, dc.V6.FilesURL, dc.V6.TFTPURL = s.scripts.ScriptURL6, strings.TrimSuffix(url6, "/")+"/files", "tftp://["+s.cfg.IPv6.Address+"]"
 	book := lease.NewBook(s.deps.Leases, lease.Options{

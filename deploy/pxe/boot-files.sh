@@ -4,7 +4,8 @@
 #
 #   boot-files.sh FOLDER
 #
-# Needs apt-get and dpkg-deb. For arm64 on another architecture: dpkg --add-architecture arm64 && apt-get update.
+# Needs apt-get and dpkg-deb, and no root. An architecture that this machine's apt doesn't know (arm64 on amd64, amd64 on
+# arm64) has package lists of its own beside, which are thrown away at the end.
 # Files that are in the folder already and not ours are left alone; ours are replaced when the package is newer.
 set -eu
 folder=${1:?usage: boot-files.sh FOLDER}
@@ -12,6 +13,21 @@ mkdir -p "$folder"
 work=$(mktemp -d)
 trap 'rm -rf "$work"' EXIT
 manifest=$folder/SOURCES
+
+# foreign ARCHITECTURE: lets apt download packages of it.
+options=
+foreign() {
+	arch=$1
+	{ dpkg --print-architecture; dpkg --print-foreign-architectures; } | grep -qx "$arch" && return 0
+	mkdir -p "$work/lists/partial" "$work/cache/archives/partial"
+	options="-o APT::Architectures::=$(dpkg --print-architecture) -o APT::Architectures::=$arch -o Dir::State::lists=$work/lists -o Dir::Cache=$work/cache -o Acquire::Languages=none -o Acquire::Retries=3"
+	echo "reading the package lists of $arch"
+	if ! apt-get -qq $options update 2>"$work/error"; then
+		echo "missing  what $arch boots: its package lists can't be had: $(head -n 1 "$work/error")" >&2
+		options=
+		return 1
+	fi
+}
 : >"$work/manifest"
 
 # take PACKAGE NAME PATH...: the first of the paths that the package has, under that name.
@@ -21,7 +37,7 @@ take() {
 	dir=$work/$package
 	if [ ! -d "$dir" ]; then
 		mkdir -p "$dir" "$work/deb"
-		if ! (cd "$work/deb" && apt-get -qq download "$package" 2>"$work/error"); then
+		if ! (cd "$work/deb" && apt-get -qq $options download "$package" 2>"$work/error"); then
 			echo "missing  $name: package $package can't be had: $(head -n 1 "$work/error")" >&2
 			rmdir "$dir"
 			return 0
@@ -47,14 +63,15 @@ take() {
 take ipxe undionly.kpxe usr/lib/ipxe/undionly.kpxe
 take ipxe snponly.efi usr/lib/ipxe/snponly.efi
 take ipxe snponly-arm64.efi usr/lib/ipxe/snponly-arm64.efi usr/lib/ipxe/arm64-efi/snponly.efi usr/lib/ipxe/ipxe-arm64.efi
-# Secure Boot: Microsoft signs Debian's shim, Debian signs GRUB.
-take shim-signed:amd64 shimx64.efi usr/lib/shim/shimx64.efi.signed
-take grub-efi-amd64-signed:amd64 grubx64.efi usr/lib/grub/x86_64-efi-signed/grubnetx64.efi.signed
-if dpkg --print-foreign-architectures | grep -qx arm64 || [ "$(dpkg --print-architecture)" = arm64 ]; then
+# Secure Boot: Microsoft signs Debian's shim, Debian signs GRUB. Without Secure Boot GRUB is what arm64 begins with where
+# Debian has no iPXE for it.
+if foreign amd64; then
+	take shim-signed:amd64 shimx64.efi usr/lib/shim/shimx64.efi.signed
+	take grub-efi-amd64-signed:amd64 grubx64.efi usr/lib/grub/x86_64-efi-signed/grubnetx64.efi.signed
+fi
+if foreign arm64; then
 	take shim-signed:arm64 shimaa64.efi usr/lib/shim/shimaa64.efi.signed
 	take grub-efi-arm64-signed:arm64 grubaa64.efi usr/lib/grub/arm64-efi-signed/grubnetaa64.efi.signed
-else
-	echo "left out shimaa64.efi, grubaa64.efi: arm64 packages are not known here (dpkg --add-architecture arm64 && apt-get update)" >&2
 fi
 mv "$work/manifest" "$manifest"
 echo "what is where from: $manifest"

@@ -173,27 +173,45 @@ func (c *call) discover() (Reply, bool) {
 		c.note(boot.KindExhausted, err.Error())
 		return Reply{}, false
 	}
+	if !c.p.Client.Arch.arm() {
+		c.booted()
+	}
 	c.note(boot.KindDiscover, "ok")
 	d := c.lease(dhcpv4.MessageTypeOffer, ip)
 	c.noted(boot.KindOffer, ip, "ok")
 	return d.reply(c.p, c.a), true
 }
 
-// looped stops a machine that loads its first stage over and over. Boots are counted where they begin; a client that
-// goes on to port 4011 in the same boot does so in another transaction, so what is asked there is counted apart.
+// looped stops a machine that loads its first stage over and over.
 func (c *call) looped() bool {
 	if !c.boot.First {
 		return false
 	}
-	attempt := 0
-	if c.m.Armed != nil {
-		attempt = c.m.Armed.Attempt
-	}
-	allowed, stopped := c.loops.first(chainKey{c.p.MAC, c.a.PXEPort}, attempt, c.p.xid(), c.now())
-	if stopped {
+	stopped, justNow := c.loops.stopped(c.chain(), c.attempt(), c.p.xid(), c.now())
+	if justNow {
 		c.note(boot.KindLoop, fmt.Sprintf("loaded %s %d times and never fetched its script: not answered for %s (hint: the program it loads is not recognised as iPXE, or can't reach %s)", c.boot.File, loopLimit, loopWindow, c.cfg.ScriptURL(c.p.MAC)))
 	}
-	return !allowed
+	return stopped
+}
+
+// booted counts a boot that is given its first stage: where it begins, but on ARM only where the client takes what it is
+// offered, since U-Boot has a new transaction for each DISCOVER that it repeats.
+func (c *call) booted() {
+	if c.boot.First {
+		c.loops.booted(c.chain(), c.attempt(), c.p.xid(), c.now())
+	}
+}
+
+// chain is what the machine's boots are counted under. A client that goes on to port 4011 in the same boot does so in
+// another transaction, so what is asked there is counted apart.
+func (c *call) chain() chainKey { return chainKey{c.p.MAC, c.a.PXEPort} }
+
+// attempt is that which has armed the machine; 0 = none has.
+func (c *call) attempt() int {
+	if c.m.Armed == nil {
+		return 0
+	}
+	return c.m.Armed.Attempt
 }
 
 // mine reports whether option 54 names this server, by its own identifier or by the one its relay shows for it.
@@ -297,6 +315,7 @@ func (c *call) ack(ip netip.Addr, loser string, nakLoser bool) (Reply, bool) {
 	if err != nil {
 		return c.broken(err)
 	}
+	c.booted()
 	d := c.lease(dhcpv4.MessageTypeAck, ip)
 	d.ciaddr = c.p.CIAddr
 	c.noted(boot.KindAck, ip, "ok")

@@ -16,6 +16,9 @@ const (
 	PXE  Firmware = "pxe"  // vendor class PXEClient
 	HTTP Firmware = "http" // vendor class HTTPClient: UEFI HTTP boot
 	IPXE Firmware = "ipxe" // iPXE, whatever else it says
+	// UBoot is U-Boot's own stack (vendor class U-Boot.armv8 and the like). It asks as PXEClient too, for what it can
+	// run as UEFI does.
+	UBoot Firmware = "u-boot"
 )
 
 // optIPXE is iPXE's encapsulated option: its features in a request, its settings in a reply.
@@ -71,6 +74,9 @@ func clientOf(p *Packet) Client {
 		c.Firmware = PXE
 	}
 	c.Arch = archOf(p.Options.Get(dhcpv4.OptionClientSystemArchitectureType), c.Class)
+	if c.Firmware == OS && strings.HasPrefix(c.Class, "U-Boot") {
+		c.Firmware = UBoot
+	}
 	return c
 }
 

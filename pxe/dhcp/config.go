@@ -62,6 +62,8 @@ type Config struct {
 	ScriptURL func(mac string) string
 	// Stages overrides the first program of an architecture; see Stages. An empty name boots nothing.
 	Stages map[Arch]string
+	// Has tells whether a boot file is there; nil = all are.
+	Has func(name string) bool
 	// SecureBoot gives every UEFI client the signed shim; a machine can ask for it alone.
 	SecureBoot bool
 	// UserClass is the user class (option 77) of an iPXE built for this service; empty = none.

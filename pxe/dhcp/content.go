@@ -108,7 +108,7 @@ func (d *draft) boot(c *call) {
 			d.text(dhcpv4.OptionClassIdentifier, "PXEClient")
 			d.set(dhcpv4.OptionVendorSpecificInformation, bootFromHere)
 		}
-	case OS:
+	case OS, UBoot:
 	}
 	d.text(dhcpv4.OptionTFTPServerName, c.cfg.ServerID.String())
 	// PXE 2.1 section 2.4.2: the client compares the identifier it sent. It may be missing, or empty.

@@ -26,7 +26,9 @@ func (c *call) noted(kind string, ip netip.Addr, result string) {
 			e.What += ", where the inventory says " + c.m.Arch
 		}
 	case boot.KindOffer, boot.KindAck, boot.KindProxy, boot.KindLoop:
-		e.What = c.boot.File
+		if e.What = c.boot.File; c.boot.Why != "" {
+			e.What = "nothing to boot: " + c.boot.Why
+		}
 	}
 	c.Metrics.answered(kind)
 	c.record(e)

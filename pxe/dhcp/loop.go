@@ -1,6 +1,7 @@
 package dhcp
 
 import (
+	"slices"
 	"sync"
 	"time"
 )
@@ -26,11 +27,11 @@ type chain struct {
 	attempt int
 	xids    []uint32 // each boot once, however often it repeats its packets
 	at      time.Time
+	told    bool
 }
 
-// first counts the boot of one transaction and reports whether it may have its first stage, and whether it is the
-// one that was stopped just now.
-func (l *loops) first(k chainKey, attempt int, xid uint32, now time.Time) (allowed, stopped bool) {
+// booted counts a boot that was given its first stage in a transaction.
+func (l *loops) booted(k chainKey, attempt int, xid uint32, now time.Time) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	c := l.byMAC[k]
@@ -38,16 +39,22 @@ func (l *loops) first(k chainKey, attempt int, xid uint32, now time.Time) (allow
 		c = &chain{attempt: attempt}
 		l.byMAC[k] = c
 	}
-	for i, x := range c.xids {
-		if x == xid {
-			return i < loopLimit, false
-		}
+	if len(c.xids) < loopLimit && !slices.Contains(c.xids, xid) {
+		c.xids, c.at = append(c.xids, xid), now
 	}
-	if len(c.xids) > loopLimit { // stopped already; later transactions are refused without being remembered
+}
+
+// stopped reports whether a machine has had enough first stages, and whether that is found out just now. A boot that was
+// counted may go on to its end.
+func (l *loops) stopped(k chainKey, attempt int, xid uint32, now time.Time) (stopped, justNow bool) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	c := l.byMAC[k]
+	if c == nil || c.attempt != attempt || now.Sub(c.at) > loopWindow || len(c.xids) < loopLimit || slices.Contains(c.xids, xid) {
 		return false, false
 	}
-	c.xids, c.at = append(c.xids, xid), now
-	return len(c.xids) <= loopLimit, len(c.xids) == loopLimit+1
+	justNow, c.told = !c.told, true
+	return true, justNow
 }
 
 // progressed forgets a MAC's chain: it fetched its script.

@@ -12,6 +12,7 @@ func (c *call) proxy() (Reply, bool) {
 	if c.p.Type != dhcpv4.MessageTypeDiscover || c.boot.File == "" || c.looped() {
 		return Reply{}, false
 	}
+	c.booted() // what comes of it is between the client and the other server
 	c.note(boot.KindDiscover, "ok")
 	d := c.bootOnly(dhcpv4.MessageTypeOffer)
 	c.note(boot.KindOffer, "ok, without an address (proxy)")
@@ -33,6 +34,7 @@ func (c *call) pxe() (Reply, bool) {
 	if c.looped() {
 		return Reply{}, false
 	}
+	c.booted()
 	if c.p.CIAddr.IsValid() {
 		c.sightings.saw(c.p.CIAddr, c.p.MAC, c.now())
 	}

@@ -463,16 +463,24 @@ func (c *call6) advertise(m *dhcpv6.Message) (*dhcpv6.Message, bool) {
 }
 
 func (c *call6) looped() bool {
-	attempt := 0
-	if c.m.Armed != nil {
-		attempt = c.m.Armed.Attempt
-	}
-	x := c.p.TransactionID
-	allowed, stopped := c.loops.first(chainKey{c.p.mac, false}, attempt, uint32(x[0])<<16|uint32(x[1])<<8|uint32(x[2]), c.now())
-	if stopped {
+	stopped, justNow := c.loops.stopped(chainKey{c.p.mac, false}, c.attempt(), c.xid(), c.now())
+	if justNow {
 		c.note(boot.KindLoop, netip.Addr{}, fmt.Sprintf("loaded %s %d times and never fetched its script: not answered for %s (hint: the program it loads is not recognised as iPXE, or can't reach %s)", c.boot.File, loopLimit, loopWindow, c.cfg.V6.ScriptURL(c.p.mac)))
 	}
-	return !allowed
+	return stopped
+}
+
+func (c *call6) attempt() int {
+	if c.m.Armed == nil {
+		return 0
+	}
+	return c.m.Armed.Attempt
+}
+
+// xid is the transaction as a number.
+func (c *call6) xid() uint32 {
+	x := c.p.TransactionID
+	return uint32(x[0])<<16 | uint32(x[1])<<8 | uint32(x[2])
 }
 
 // bind commits the lease and then answers.
@@ -494,6 +502,9 @@ func (c *call6) bind(m *dhcpv6.Message) (*dhcpv6.Message, bool) {
 			return c.broken(err)
 		}
 	}
+	if c.boot.First && c.p.MessageType == dhcpv6.MessageTypeRequest {
+		c.loops.booted(chainKey{c.p.mac, false}, c.attempt(), c.xid(), c.now())
+	}
 	c.identity(m, ip)
 	c.options(m)
 	c.note(boot.KindAck, ip, "ok")
@@ -502,9 +513,8 @@ func (c *call6) bind(m *dhcpv6.Message) (*dhcpv6.Message, bool) {
 
 // commit makes the lease of the message's first association durable.
 func (c *call6) commit(ip netip.Addr) error {
-	x := c.p.TransactionID
 	_, err := c.book.Bind(c.ctx, c.subnet.pool(), lease.Claim{MAC: c.p.mac, ClientID: c.identifier(c.p.Options.OneIANA()), Server: c.m.ID, IP: ip,
-		For: c.length(), XID: uint32(x[0])<<16 | uint32(x[1])<<8 | uint32(x[2])})
+		For: c.length(), XID: c.xid()})
 	return err
 }
 
@@ -640,7 +650,9 @@ func (c *call6) note(kind string, ip netip.Addr, result string) {
 	case boot.KindDiscover:
 		e.What = c.p.client.describe() + ", IPv6"
 	case boot.KindOffer, boot.KindAck, boot.KindLoop:
-		e.What = c.boot.File
+		if e.What = c.boot.File; c.boot.Why != "" {
+			e.What = "nothing to boot: " + c.boot.Why
+		}
 	}
 	c.Metrics.answered(kind)
 	c.record(e)

@@ -30,12 +30,10 @@ const (
 )
 
 const (
-	x64Stage    = "snponly.efi"
-	arm64Stage  = "snponly-arm64.efi"
-	arm32Stage  = "snponly-arm32.efi"
-	ia32Stage   = "snponly-ia32.efi"
-	secureX64   = "shimx64.efi"
-	secureArm64 = "shimaa64.efi"
+	x64Stage   = "snponly.efi"
+	arm64Stage = "snponly-arm64.efi"
+	arm32Stage = "snponly-arm32.efi"
+	ia32Stage  = "snponly-ia32.efi"
 )
 
 // Stages is the first program each architecture is given: iPXE on the firmware's own network driver. snponly, not
@@ -53,6 +51,16 @@ func (a Arch) known() bool { _, ok := Stages[a]; return ok }
 // overHTTP reports whether firmware of this architecture number fetches by HTTP.
 func (a Arch) overHTTP() bool {
 	return a >= HTTPIA32 && a <= HTTPBIOS || a == HTTPUBoot32 || a == HTTPUBoot64
+}
+
+// arm reports whether it is ARM's, of 32 or 64 bits.
+func (a Arch) arm() bool {
+	switch a {
+	case EFIArm32, EFIArm64, HTTPArm32, HTTPArm64, UBootArm32, UBootArm64, HTTPUBoot32, HTTPUBoot64:
+		return true
+	default:
+		return false
+	}
 }
 
 // cpu is the architecture in the inventory's words; empty where it isn't one of those.
@@ -94,6 +102,7 @@ func (a Arch) String() string {
 type Instruction struct {
 	File  string // file name for TFTP, or absolute URL; empty = nothing to boot
 	First bool   // a first stage, which will come back with its own DHCP; counted against chain loops
+	Why   string // why there is nothing to boot, where firmware asks for something
 }
 
 // instruct decides what c boots. A program that is already iPXE always gets the script, never a binary again.
@@ -106,28 +115,46 @@ func (c Config) instruct(cl Client, mac string, secure bool) Instruction {
 	}
 	file := c.Stage(cl.Arch, secure || c.SecureBoot)
 	if file == "" {
-		return Instruction{}
+		return Instruction{Why: "no first stage for " + cl.Arch.String()}
 	}
 	if cl.Firmware == HTTP || cl.Arch.overHTTP() {
+		if _, own := c.Stages[cl.Arch]; !own && Stages[cl.Arch] != file {
+			// Debian's GRUB does not find the network that HTTP boot has brought up, and would stop at its prompt.
+			// Without an answer the firmware goes on to its next boot option.
+			return Instruction{Why: "GRUB can't go on from HTTP boot: boot by PXE, or name a first stage that can"}
+		}
 		// An absolute URL without a double slash: UEFI's HTTP client follows no redirect.
 		file = strings.TrimSuffix(c.FilesURL, "/") + "/" + strings.TrimPrefix(file, "/")
 	}
-	return Instruction{File: file, First: true}
+	// U-Boot asks several times in one boot, and isn't itself what it is given.
+	return Instruction{File: file, First: cl.Firmware != UBoot}
 }
 
-// Stage is the first program of an architecture; empty = none.
+// Stage is the first program of an architecture; empty = none. What the operator chose wins, then the signed one where
+// that is asked for, then iPXE. Where iPXE isn't there and GRUB is (Debian has no iPXE for arm64), GRUB is the first.
 func (c Config) Stage(a Arch, secure bool) string {
-	if secure {
-		switch a {
-		case EFIX64, EFIBC, HTTPX64, HTTPBC:
-			return secureX64
-		case EFIArm64, HTTPArm64:
-			return secureArm64
-		default: // no signed program: the plain one's lack of a signature is the firmware's to refuse
-		}
-	}
 	if f, ok := c.Stages[a]; ok {
 		return f
 	}
-	return Stages[a]
+	shim, grub := signed(a)
+	if secure && shim != "" {
+		return shim
+	}
+	f := Stages[a]
+	if c.Has != nil && grub != "" && !c.Has(f) && c.Has(grub) {
+		return grub
+	}
+	return f
+}
+
+// signed are the programs that Secure Boot runs, one after the other: Debian's shim and Debian's GRUB. There are none
+// for BIOS and ia32: the plain program's lack of a signature is the firmware's to refuse.
+func signed(a Arch) (shim, grub string) {
+	switch a.cpu() {
+	case "x86_64":
+		return "shimx64.efi", "grubx64.efi"
+	case "arm64":
+		return "shimaa64.efi", "grubaa64.efi"
+	}
+	return "", ""
 }

@@ -3,7 +3,9 @@
 package realclients
 
 import (
+	"context"
 	"fmt"
+	"io"
 	"os"
 	"os/exec"
 	"path/filepath"
@@ -24,7 +26,25 @@ type vm struct {
 	six  bool // over IPv6 only
 	sb   bool // Secure Boot with the keys of Microsoft enrolled
 	arm  bool // arm64, with AAVMF's own network stack
+	boot bool // arm64, with U-Boot in the place of UEFI
 	tap  string
+	keys string // what is typed at its console
+}
+
+// typist is a keyboard on which somebody types the same again every two seconds.
+type typist struct {
+	keys string
+	ctx  context.Context
+}
+
+// Read implements io.Reader.
+func (k typist) Read(b []byte) (int, error) {
+	select {
+	case <-time.After(2 * time.Second):
+		return copy(b, k.keys), nil
+	case <-k.ctx.Done():
+		return 0, io.EOF
+	}
 }
 
 // plainDHCP is a server beside, dnsmasq, that gives addresses and knows nothing of booting.
@@ -78,13 +98,24 @@ func (s *site) power(t *testing.T, v vm, bridge string) (console string) {
 		machine, code, empty = machine+",smm=on", "/usr/share/OVMF/OVMF_CODE_4M.ms.fd", "/usr/share/OVMF/OVMF_VARS_4M.ms.fd"
 	}
 	cpu := "qemu64"
-	if v.arm {
+	if v.arm || v.boot {
 		qemu = need(t, "qemu-system-aarch64", "qemu-system-arm")
 		machine, cpu, code, empty = "virt,accel=tcg", "cortex-a57", "/usr/share/AAVMF/AAVMF_CODE.fd", "/usr/share/AAVMF/AAVMF_VARS.fd"
+		if v.sb {
+			code, empty = "/usr/share/AAVMF/AAVMF_CODE.ms.fd", "/usr/share/AAVMF/AAVMF_VARS.ms.fd"
+		}
 	}
 	args := []string{"-machine", machine, "-cpu", cpu, "-m", "512", "-nodefaults", "-display", "none", "-serial", "stdio", "-no-reboot",
 		"-uuid", "11111111-2222-3333-4444-555555555502", "-netdev", "tap,id=n0,ifname=" + v.tap + ",script=no,downscript=no", "-device", "virtio-rng-pci"}
 	nic := "virtio-net-pci,netdev=n0,bootindex=1,mac=" + v.mac
+	if v.boot {
+		const uboot = "/usr/lib/u-boot/qemu_arm64/u-boot.bin"
+		if _, err := os.Stat(uboot); err != nil {
+			t.Skipf("%v (Debian package u-boot-qemu)", err)
+		}
+		args = append(args, "-bios", uboot)
+		nic = "e1000,netdev=n0,mac=" + v.mac // U-Boot 2023.01 reads a wrong MAC from virtio-net
+	}
 	if v.uefi {
 		vars := filepath.Join(t.TempDir(), "vars.fd")
 		b, err := os.ReadFile(empty)
@@ -96,7 +127,7 @@ func (s *site) power(t *testing.T, v vm, bridge string) (console string) {
 		}
 		args = append(args, "-drive", "if=pflash,format=raw,unit=0,readonly=on,file="+code, "-drive", "if=pflash,format=raw,unit=1,file="+vars)
 		nic += ",romfile="
-		if v.sb {
+		if v.sb && !v.arm {
 			args = append(args, "-global", "driver=cfi.pflash01,property=secure,value=on", "-global", "ICH9-LPC.disable_s3=1")
 		}
 		for opt, off := range map[string]bool{"IPv4PXESupport": v.http || v.six, "IPv6PXESupport": v.http || !v.six} {
@@ -113,6 +144,9 @@ func (s *site) power(t *testing.T, v vm, bridge string) (console string) {
 	}
 	c := exec.Command(qemu, args...)
 	c.Stdout, c.Stderr = out, out
+	if v.keys != "" { // pressed over and over until the machine ends: who asks for them takes what it needs
+		c.Stdin = typist{v.keys, t.Context()}
+	}
 	if err := c.Start(); err != nil {
 		t.Fatal(err)
 	}
@@ -166,18 +200,41 @@ func TestOVMFByTFTPThenIPXE(t *testing.T) {
 	})
 }
 
-// TestAAVMFByTFTP: an arm64 server is given the program of its own architecture. Debian has no iPXE for it that could run
-// here, so what is fetched is all that is looked at.
+// TestAAVMFByTFTP: an arm64 server begins with GRUB, since Debian 12 has no iPXE for it, and is told what an armed one is
+// told; so does one with Secure Boot, by way of the shim.
 func TestAAVMFByTFTP(t *testing.T) {
-	s := newSite(t, nil)
-	s.put("snponly-arm64.efi", make([]byte, 100_000))
-	v := vm{mac: "52:54:00:77:03:07", tap: "tap7", uefi: true, arm: true}
-	s.Put(boot.Machine{ID: "srv-arm", Name: "arm", Phase: schema.PhaseAvailable, Arch: "arm64"}, v.mac)
-	s.power(t, v, "br0")
-	s.wait(2*bootTime, boot.KindTFTP, v.mac, func(e schema.BootEvidence) bool {
-		return e.Result == "ok" && e.What == "snponly-arm64.efi" && e.Bytes == 100_000
-	})
-	s.wait(time.Second, boot.KindDiscover, v.mac, func(e schema.BootEvidence) bool { return e.What == "pxe, UEFI arm64" })
+	for i, c := range []struct {
+		name string
+		sb   bool
+		by   []string
+	}{
+		{"GRUB", false, []string{"grubaa64.efi"}},
+		{"shim and GRUB under Secure Boot", true, []string{"shimaa64.efi", "grubaa64.efi"}},
+	} {
+		t.Run(c.name, func(t *testing.T) {
+			s := newSite(t, nil)
+			s.needFiles(t, c.by...)
+			v := vm{mac: fmt.Sprintf("52:54:00:77:07:%02x", i), tap: fmt.Sprintf("tap7%d", i), uefi: true, arm: true, sb: c.sb}
+			s.Put(boot.Machine{ID: "srv-arm", Name: "arm", Arch: "arm64", SecureBoot: c.sb}, v.mac)
+			s.Arm("srv-arm", 4)
+			s.power(t, v, "br0")
+			for _, f := range c.by {
+				s.wait(2*bootTime, boot.KindTFTP, v.mac, func(e schema.BootEvidence) bool { return e.Result == "ok" && e.What == f && e.Attempt == 4 })
+			}
+			s.reaches(v.mac, "grub.cfg: install")
+			s.wait(time.Second, boot.KindDiscover, v.mac, func(e schema.BootEvidence) bool { return e.What == "pxe, UEFI arm64" })
+		})
+	}
+}
+
+// needFiles skips where a boot file is missing.
+func (s *site) needFiles(t *testing.T, names ...string) {
+	t.Helper()
+	for _, f := range names {
+		if _, err := os.Stat(filepath.Join(s.root, f)); err != nil {
+			t.Skipf("no %s in build/boot-files (deploy/pxe/boot-files.sh says why)", f)
+		}
+	}
 }
 
 func TestOVMFByHTTP(t *testing.T) {
@@ -219,16 +276,39 @@ func TestOVMFBehindARelay(t *testing.T) {
 // TestSecureBootThroughShimAndGRUB: firmware that runs only what Microsoft has signed gets to its own GRUB script.
 func TestSecureBootThroughShimAndGRUB(t *testing.T) {
 	s := newSite(t, func(c *pxe.Config) { c.SecureBoot = true })
-	for _, f := range []string{"shimx64.efi", "grubx64.efi"} {
-		if _, err := os.Stat(filepath.Join(s.root, f)); err != nil {
-			t.Skipf("no signed %s (Debian packages shim-signed, grub-efi-amd64-signed)", f)
-		}
-	}
+	s.needFiles(t, "shimx64.efi", "grubx64.efi")
 	v := vm{mac: "52:54:00:77:03:06", tap: "tap6", uefi: true, sb: true}
 	s.Put(boot.Machine{ID: "srv-sb", Name: "secure"}, v.mac)
 	s.Arm("srv-sb", 2)
 	s.power(t, v, "br0")
 	s.reaches(v.mac, "grub.cfg: install")
+}
+
+// TestSecureBootRefusesWhatIsNotSigned: the same firmware fetches iPXE, which nobody has signed, and doesn't run it.
+func TestSecureBootRefusesWhatIsNotSigned(t *testing.T) {
+	s := newSite(t, nil)
+	v := vm{mac: "52:54:00:77:03:09", tap: "tap9", uefi: true, sb: true}
+	s.Put(boot.Machine{ID: "srv-unsigned", Name: "unsigned"}, v.mac)
+	s.Arm("srv-unsigned", 2)
+	console := s.power(t, v, "br0")
+	s.wait(bootTime, boot.KindTFTP, v.mac, func(e schema.BootEvidence) bool { return e.Result == "ok" && e.What == "snponly.efi" })
+	for end := time.Now().Add(bootTime); ; <-time.After(200 * time.Millisecond) {
+		b, err := os.ReadFile(console)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if strings.Contains(string(b), "Access Denied") || strings.Contains(string(b), "Security Violation") {
+			break
+		}
+		if time.Now().After(end) {
+			t.Fatal("the firmware doesn't say that it refused the program")
+		}
+	}
+	for _, e := range s.Evidence() {
+		if e.Kind == boot.KindScript {
+			t.Fatalf("a program that isn't signed ran: %+v", e)
+		}
+	}
 }
 
 // TestOVMFOverIPv6 boots by DHCPv6 alone (RFC 5970): by HTTP where radvd is the network's router, and by TFTP where the
@@ -255,6 +335,26 @@ func TestOVMFOverIPv6(t *testing.T) {
 				t.Fatalf("it fetched from %s, want %s", e.IP, want)
 			}
 			s.reaches(v.mac, "boot from disk")
+		})
+	}
+}
+
+// TestUBoot boots it in the ways that it has: by its own boot order, which takes for UEFI's what it is given as one and so
+// comes to GRUB, and by its PXE command, which asks for an extlinux.conf under its MAC.
+func TestUBoot(t *testing.T) {
+	for i, c := range []struct{ name, keys, script string }{
+		{"boot order", "", "grub.cfg: install"},
+		{"pxe get", "setenv autoload no; dhcp && pxe get && pxe boot\n", "extlinux.conf: install"},
+	} {
+		t.Run(c.name, func(t *testing.T) {
+			s := newSite(t, nil)
+			s.needFiles(t, "grubaa64.efi")
+			v := vm{mac: fmt.Sprintf("52:54:00:77:08:%02x", i), tap: fmt.Sprintf("tap8%d", i), boot: true, keys: c.keys}
+			s.Put(boot.Machine{ID: "srv-uboot", Name: "uboot"}, v.mac)
+			s.Arm("srv-uboot", 3)
+			s.power(t, v, "br0")
+			s.reaches(v.mac, c.script)
+			s.wait(time.Second, boot.KindDiscover, v.mac, func(e schema.BootEvidence) bool { return e.What == "u-boot, U-Boot arm64" })
 		})
 	}
 }

@@ -80,10 +80,17 @@ func newSite(t *testing.T, change func(*pxe.Config)) *site {
 	ip(t, "address add 10.77.0.1/24 dev br0")
 	ip(t, "link set br0 up")
 	s := &site{Platform: pxetest.New(), t: t, root: t.TempDir(), leases: lease.NewMemory()}
-	for name, from := range map[string]string{"undionly.kpxe": "/usr/lib/ipxe/undionly.kpxe", "snponly.efi": "/usr/lib/ipxe/snponly.efi", "shimx64.efi": "/usr/lib/shim/shimx64.efi.signed", "grubx64.efi": "/usr/lib/grub/x86_64-efi-signed/grubnetx64.efi.signed"} {
-		if b, err := os.ReadFile(from); err == nil {
-			s.put(name, b)
+	// What deploy/pxe/boot-files.sh has fetched from Debian's packages.
+	fetched, _ := filepath.Glob("../../build/boot-files/*.*")
+	if len(fetched) == 0 {
+		t.Skip("no boot files in build/boot-files (make netns fetches them; or deploy/pxe/boot-files.sh build/boot-files)")
+	}
+	for _, from := range fetched {
+		b, err := os.ReadFile(from)
+		if err != nil {
+			t.Fatal(err)
 		}
+		s.put(filepath.Base(from), b)
 	}
 	cfg := pxe.Config{
 		Mode: "full", Interface: "br0", ServerID: "10.77.0.1", Root: s.root, APIURL: "http://10.77.0.1:9",
