@@ -102,11 +102,11 @@ func (c *Client) look(ctx context.Context) (*host, error) {
 	case best == nil && unread != nil:
 		return nil, unread
 	case best == nil && c.systemID != "":
-		return nil, &Error{Kind: ErrNoHost, Address: c.conn.address, Detail: fmt.Sprintf("no system %q, it lists %s", c.systemID, strings.Join(names, ", "))}
+		return nil, &Error{Kind: ErrNoHost, Address: c.conn.address, Detail: fmt.Sprintf("no system %q, it lists %s", c.systemID, few(names))}
 	case best == nil:
-		return nil, &Error{Kind: ErrNoHost, Address: c.conn.address, Detail: fmt.Sprintf("none of its %d systems has a #ComputerSystem.Reset action: %s", len(names), strings.Join(names, ", "))}
+		return nil, &Error{Kind: ErrNoHost, Address: c.conn.address, Detail: fmt.Sprintf("none of its %d systems has a #ComputerSystem.Reset action: %s", len(names), few(names))}
 	case ties > 1:
-		return nil, &Error{Kind: ErrNoHost, Address: c.conn.address, Detail: fmt.Sprintf("%d systems could be the server: %s", ties, strings.Join(names, ", ")),
+		return nil, &Error{Kind: ErrNoHost, Address: c.conn.address, Detail: fmt.Sprintf("%d systems could be the server: %s", ties, few(names)),
 			Hint: "name one by its Id in the endpoint's SystemID"}
 	}
 	if c.systemID != "" {
@@ -217,6 +217,15 @@ func (c *Client) readSettings(ctx context.Context, h *host, system *resource) er
 		h.settings = uri
 	}
 	return nil
+}
+
+// few lists the first names, and says how many more there are.
+func few(names []string) string {
+	const most = 8
+	if len(names) <= most {
+		return strings.Join(names, ", ")
+	}
+	return fmt.Sprintf("%s and %d more", strings.Join(names[:most], ", "), len(names)-most)
 }
 
 func orDefault(s, def string) string {

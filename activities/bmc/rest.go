@@ -46,8 +46,12 @@ func (c *conn) getChanged(ctx context.Context, uri, etag string) (r *resource, s
 	return r, false, err
 }
 
-// maxPages bounds a collection whose next links never end.
-const maxPages = 200
+const (
+	// maxPages bounds a collection whose next links never end.
+	maxPages = 200
+	// maxMembers bounds one whose members do: each may cost a request. The longest captured has 5,000, a log of Dell's.
+	maxMembers = 20_000
+)
 
 // members lists a collection: every page, each member once. A BMC that sends all of them on the first page and links to
 // further pages that repeat them (DGX H100 sensors) costs one page more. A collection that isn't there is empty.
@@ -88,7 +92,9 @@ func (c *conn) membersFrom(ctx context.Context, r *resource) ([]*resource, error
 				continue
 			}
 			seen[key] = true
-			out = append(out, &resource{uri: id, body: body})
+			if out = append(out, &resource{uri: id, body: body}); len(out) > maxMembers {
+				return nil, &Error{Kind: ErrBody, Address: c.address, URI: r.uri, Detail: fmt.Sprintf("the collection has more than %d members", maxMembers)}
+			}
 		}
 		page := nextPage(r)
 		if len(out) == before || page == "" || pages[normalURI(page)] || len(pages) >= maxPages {

@@ -44,6 +44,8 @@ type Config struct {
 	// the BMC pushes to already, "" for none, and returns that one where it still holds. nil = such BMCs are polled alone.
 	Push   func(ctx context.Context, server, have string) (string, error)
 	SlowIs time.Duration // a read that takes longer moves its BMC there; 5 s
+	Within time.Duration // the longest that one read may take: a BMC that always has something more to say ends there; 10 min
+	Gap    time.Duration // the least between two reads that events bring: a BMC that floods us is not read without end; 2 s
 	// Sink gets every snapshot with the signs in it, and after a deep read what is to be kept of it, nil where that is as it
 	// was. It is called from many goroutines, never twice at once for one server. When it fails the signs are told again by
 	// the next read.
@@ -66,6 +68,7 @@ type Watcher struct {
 type watched struct {
 	Target
 	due    time.Time
+	begun  time.Time // when it was read last
 	busy   bool
 	gone   bool
 	slow   bool
@@ -94,7 +97,7 @@ func New(pool *bmc.Pool, cfg Config) *Watcher {
 	for _, d := range []struct {
 		have *time.Duration
 		def  time.Duration
-	}{{&cfg.Interval, time.Minute}, {&cfg.Settle, 10 * time.Minute}, {&cfg.SlowIs, 5 * time.Second}} {
+	}{{&cfg.Interval, time.Minute}, {&cfg.Settle, 10 * time.Minute}, {&cfg.SlowIs, 5 * time.Second}, {&cfg.Within, 10 * time.Minute}, {&cfg.Gap, 2 * time.Second}} {
 		if *d.have <= 0 {
 			*d.have = d.def
 		}
@@ -199,9 +202,24 @@ func (w *Watcher) ReadNow(server string) {
 	w.mu.Lock()
 	defer w.mu.Unlock()
 	if t := w.targets[server]; t != nil {
-		t.urgent, t.due = true, time.Now()
-		w.poke()
+		w.hasten(t)
 	}
+}
+
+// hasten makes the next read come at once, and deep. The caller holds mu.
+func (w *Watcher) hasten(t *watched) {
+	t.urgent = true
+	if next := later(time.Now(), t.begun.Add(w.cfg.Gap)); next.Before(t.due) || t.busy {
+		t.due = next
+	}
+	w.poke()
+}
+
+func later(a, b time.Time) time.Time {
+	if a.After(b) {
+		return a
+	}
+	return b
 }
 
 // phase is where in the interval a server's reads fall: the same after each restart, spread evenly over servers.
@@ -269,7 +287,7 @@ func (w *Watcher) due(now time.Time) ([]*watched, time.Duration) {
 				t.due = t.due.Add(w.cfg.Interval)
 			}
 			if !t.busy {
-				t.busy = true
+				t.busy, t.begun = true, now
 				out = append(out, t)
 			}
 		}
@@ -311,8 +329,7 @@ func (w *Watcher) hear(ctx context.Context, t *watched) {
 		err = c.Events(ctx, func(bmc.Event) {
 			w.mu.Lock()
 			defer w.mu.Unlock()
-			t.urgent, t.due = true, time.Now()
-			w.poke()
+			w.hasten(t)
 		})
 		if errors.Is(err, bmc.ErrUnsupported) && w.cfg.Push != nil {
 			err = c.Subscribe(ctx, subscription(t.Server), func(ctx context.Context, have string) (string, error) { return w.cfg.Push(ctx, t.Server, have) })
@@ -358,7 +375,7 @@ func (w *Watcher) read(ctx context.Context, t *watched) {
 	deep := t.urgent || t.rounds%w.cfg.Deep == 0
 	t.urgent = false
 	w.mu.Unlock()
-	s := w.snapshot(ctx, t, deep)
+	s := w.snapshotWithin(ctx, t, deep)
 	if ctx.Err() != nil {
 		return
 	}
@@ -394,6 +411,12 @@ func (w *Watcher) read(ctx context.Context, t *watched) {
 	if changed != nil {
 		t.kept = changed
 	}
+}
+
+func (w *Watcher) snapshotWithin(ctx context.Context, t *watched, deep bool) Snapshot {
+	ctx, cancel := context.WithTimeout(ctx, w.cfg.Within)
+	defer cancel()
+	return w.snapshot(ctx, t, deep)
 }
 
 func (w *Watcher) snapshot(ctx context.Context, t *watched, deep bool) (s Snapshot) {

@@ -332,3 +332,38 @@ func TestAnEventMakesTheReadComeAtOnce(t *testing.T) {
 		t.Fatal(err)
 	}
 }
+
+// A BMC that floods us with events is read at a bounded rate, and its last event is not lost for that.
+func TestAFloodOfEventsIsNotReadWithoutEnd(t *testing.T) {
+	servers := fleet(t, 1, lab.DGXH100)
+	l := newLog()
+	pool := bmc.NewPool(bmc.Config{Timing: timing, Rate: 1e6, Burst: 1000, Log: slog.New(slog.DiscardHandler)})
+	w := watch.New(pool, watch.Config{Interval: time.Hour, Gap: 300 * time.Millisecond, Events: true, Sink: l.sink, Log: slog.New(slog.DiscardHandler)})
+	w.Set(targets(servers))
+	w.ReadNow("srv-00000")
+	ctx, cancel := context.WithCancel(t.Context())
+	done := make(chan error, 1)
+	go func() { done <- w.Run(ctx) }()
+	until(t, "the stream is open", func() bool { return servers[0].Hearers() == 1 })
+	begun := time.Now()
+	for i := range 300 {
+		if _, err := servers[0].AddLogEntry("/redfish/v1/Systems/HGX_Baseboard_0/LogServices/EventLog", lab.Doc{
+			"Created": time.Now().Format(time.RFC3339), "Message": fmt.Sprintf("type '[00] XID %d'", i), "MessageArgs": []any{"GPU_SXM_2 Driver Event Message"}}); err != nil {
+			t.Fatal(err)
+		}
+	}
+	l.until(t, 20*time.Second, "the last of the events", func() bool {
+		return slices.ContainsFunc(l.signs, func(x watch.Sign) bool { return x.Code == "299" })
+	})
+	took := time.Since(begun)
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	if n, most := len(l.snaps["srv-00000"]), 3+int(took/(300*time.Millisecond)); n > most || len(l.signs) != 300 {
+		t.Errorf("%d reads within %s, want at most %d; %d signs of 300 events", n, took, most, len(l.signs))
+	}
+	cancel()
+	<-done
+	if err := pool.Close(context.Background()); err != nil {
+		t.Fatal(err)
+	}
+}

@@ -51,7 +51,7 @@ func TestStreamPushAndPollingEndInTheSameEvidence(t *testing.T) {
 				w.WriteHeader(http.StatusNoContent)
 			}))
 			defer listener.Close()
-			cfg := watch.Config{Interval: time.Hour, Deep: 1, Settle: time.Nanosecond, Events: true, Sink: l.sink, Log: slog.New(slog.DiscardHandler),
+			cfg := watch.Config{Interval: time.Hour, Deep: 1, Settle: time.Nanosecond, Gap: time.Millisecond, Events: true, Sink: l.sink, Log: slog.New(slog.DiscardHandler),
 				Push: func(_ context.Context, server, _ string) (string, error) { return listener.URL + "/" + server, nil }}
 			listening = watch.New(pool, cfg)
 			cfg.Interval = 40 * time.Millisecond
