@@ -357,10 +357,10 @@ func TestAFloodOfEventsIsNotReadWithoutEnd(t *testing.T) {
 	})
 	took := time.Since(begun)
 	l.mu.Lock()
-	defer l.mu.Unlock()
 	if n, most := len(l.snaps["srv-00000"]), 3+int(took/(300*time.Millisecond)); n > most || len(l.signs) != 300 {
 		t.Errorf("%d reads within %s, want at most %d; %d signs of 300 events", n, took, most, len(l.signs))
 	}
+	l.mu.Unlock()
 	cancel()
 	<-done
 	if err := pool.Close(context.Background()); err != nil {
