@@ -151,7 +151,7 @@ func (p *Process) core(ctx context.Context) error {
 	}
 	onboard, repair, jobs := waits(p.Config.Timing)
 	install.Register(w, &install.Activities{Store: p.Store, Timing: onboard, SiteLimit: p.Config.Limits.InstallsPerSite})
-	node.Register(w, &node.Activities{Store: p.Store})
+	node.Register(w, &node.Activities{Store: p.Store, Suite: p.Config.Install.BurnIn})
 	health.Register(w, &health.Activities{Store: p.Store, Timing: repair})
 	bmc.RegisterRecord(w, &bmc.Record{Store: p.Store})
 	w.RegisterActivity(&job.Activities{Store: p.Store})

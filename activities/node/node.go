@@ -7,6 +7,7 @@
 package node
 
 import (
+	"cmp"
 	"context"
 	"encoding/json"
 	"fmt"
@@ -21,7 +22,10 @@ import (
 )
 
 // Activities is registered with the core task queue; they run as local activities.
-type Activities struct{ Store *store.Store }
+type Activities struct {
+	Store *store.Store
+	Suite string // of burn-ins that name none; empty = the agent's own choice
+}
 
 // Register adds the activities to a core worker.
 func Register(w worker.ActivityRegistry, a *Activities) { w.RegisterActivity(a) }
@@ -58,6 +62,7 @@ func (a *Activities) AskAgent(ctx context.Context, in Ask) (State, error) {
 	}
 	t, err := a.Store.Task(ctx, in.ID)
 	if schema.Is(err, schema.CodeNotFound) {
+		in.Suite = cmp.Or(in.Suite, a.Suite)
 		payload, perr := payload(in, v)
 		if perr != nil {
 			return State{}, perr

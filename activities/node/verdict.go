@@ -1,6 +1,8 @@
 package node
 
 import (
+	"crypto/sha256"
+	"encoding/hex"
 	"encoding/json"
 	"fmt"
 	"slices"
@@ -139,5 +141,14 @@ func burnIn(v schema.Server, t schema.Task) (_ *schema.StepOutcome, inconclusive
 	if len(devices) < v.Accelerators {
 		return failed(schema.FailHardware, true, "burn-in covered %d of the %d devices ordered (%s): find the missing one", len(devices), v.Accelerators, strings.Join(devices, ", ")), false
 	}
-	return &schema.StepOutcome{Detail: fmt.Sprintf("passed: %s on %d devices", strings.Join(r.Tests, ", "), len(devices))}, false
+	return &schema.StepOutcome{Detail: fmt.Sprintf("passed: %s on %d devices%s", strings.Join(r.Tests, ", "), len(devices), evidence(r, t))}, false
+}
+
+// evidence names what a verdict rests on: the suite, and the hash of the result as it is kept with every program's output.
+func evidence(r agentproto.BurnInResult, t schema.Task) string {
+	if len(r.Evidence) == 0 {
+		return ""
+	}
+	h := sha256.Sum256([]byte(t.Result))
+	return fmt.Sprintf("; suite %s, evidence sha256:%s", r.Suite, hex.EncodeToString(h[:8]))
 }

@@ -8,6 +8,7 @@ import (
 	"flag"
 	"fmt"
 	"log/slog"
+	"maps"
 	"os"
 	"os/signal"
 	"strconv"
@@ -15,12 +16,14 @@ import (
 	"syscall"
 	"time"
 
+	"gpupool/schema"
 	"gpupool/worker/agent"
 	"gpupool/worker/agent/accelerator"
 	"gpupool/worker/agent/accelerator/amd"
 	"gpupool/worker/agent/accelerator/kmsg"
 	"gpupool/worker/agent/accelerator/nvidia"
 	"gpupool/worker/agent/accelerator/pci"
+	"gpupool/worker/agent/burnin"
 	"gpupool/worker/agent/sandbox"
 )
 
@@ -72,7 +75,7 @@ func run(config, state string, apart bool, users sandbox.Users, disk int64) int 
 	}
 	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM)
 	defer stop()
-	cfg := agent.Config{PhoneHome: p, StateDir: state, Version: version, Readers: readers(), Disk: disk, Log: slog.New(slog.NewTextHandler(os.Stderr, nil))}
+	cfg := agent.Config{PhoneHome: p, StateDir: state, Version: version, Readers: readers(), Tools: &burnin.Box{}, Suites: suites(), Disk: disk, Log: slog.New(slog.NewTextHandler(os.Stderr, nil))}
 	if apart {
 		if cfg.Apart, err = sandbox.Open(ctx, state, users); err != nil {
 			cfg.Log.Warn("jobs of this server are not kept apart", "why", err)
@@ -93,6 +96,15 @@ func run(config, state string, apart bool, users sandbox.Users, disk int64) int 
 		fmt.Fprintln(os.Stderr, err)
 		return exitFailed
 	}
+}
+
+// suites are the general ones, and those that prove a vendor's servers by its test programs.
+func suites() map[string][]agent.Check {
+	all := maps.Clone(agent.Suites)
+	for _, vendor := range []schema.Vendor{schema.VendorNVIDIA, schema.VendorAMD} {
+		maps.Copy(all, agent.ToolSuites(string(vendor)))
+	}
+	return all
 }
 
 func printDevices(rs []accelerator.Reader) int {

@@ -151,6 +151,20 @@ type BurnInResult struct {
 	Tests   []string           `json:"tests"`
 	Devices []string           `json:"devices"`
 	Figures map[string]float64 `json:"figures,omitempty"`
+	// Suite is what was run, with its version: "standard/1". Evidence is what each program printed.
+	Suite    string           `json:"suite,omitempty"`
+	Evidence []BurnInEvidence `json:"evidence,omitempty"`
+}
+
+// BurnInEvidence is one run of a test program: what a verdict was read from.
+type BurnInEvidence struct {
+	Test     string `json:"test"`
+	Command  string `json:"command"`
+	Version  string `json:"version,omitempty"` // as the program says it
+	ExitCode int    `json:"exit_code"`         // -1 = killed, or never started
+	SHA256   string `json:"sha256"`            // hex, of all that it printed
+	Bytes    int    `json:"bytes"`
+	Output   string `json:"output"` // its end, at most 16 KiB
 }
 
 // BurnInFailure names the device and the test.

@@ -15,6 +15,7 @@ import (
 
 	"gpupool/schema/agentproto"
 	"gpupool/worker/agent/accelerator"
+	"gpupool/worker/agent/burnin"
 )
 
 // Tester puts one device under load.
@@ -38,6 +39,7 @@ const (
 	CheckThermal   CheckKind = "thermal"   // by readings taken under the load: below the limit, and alike
 	CheckLinks     CheckKind = "links"     // by the same readings: full width and speed, all fabric links up
 	CheckCounters  CheckKind = "counters"  // no error counter grew since the beginning
+	CheckTool      CheckKind = "tool"      // a test program's word on each device; see burnin
 )
 
 // Check is one line of a suite.
@@ -45,20 +47,54 @@ type Check struct {
 	Name    string
 	Kind    CheckKind
 	Seconds float64 // of a load
+	Tool    burnin.Test
+}
+
+// Toolbox runs test programs: *burnin.Box.
+type Toolbox interface {
+	Run(ctx context.Context, t burnin.Test, model string, devices []agentproto.Device) (burnin.Findings, error)
+}
+
+// ToolSuites are the suites that prove a vendor's servers by test programs: what burnin lists, between the count of the
+// devices and the judgement of what was read of them meanwhile.
+func ToolSuites(vendor string) map[string][]Check {
+	byName, version := burnin.Suites()
+	out := map[string][]Check{}
+	for name, tests := range byName(vendor) {
+		list := []Check{{Name: "inventory", Kind: CheckInventory}}
+		for _, t := range tests {
+			list = append(list, Check{Name: t.Tool, Kind: CheckTool, Seconds: t.Seconds, Tool: t})
+		}
+		list = append(list, Check{Name: "thermal", Kind: CheckThermal}, Check{Name: "links", Kind: CheckLinks}, Check{Name: "counters", Kind: CheckCounters})
+		out[fmt.Sprintf("%s/%s/%d", name, vendor, version)] = list
+	}
+	return out
+}
+
+// suite finds a suite by its name for a model: the vendor's own, where the agent has one, goes before the general one.
+func (t *tasks) suite(name, model string) (string, []Check, bool) {
+	vendor, _, _ := strings.Cut(model, "-")
+	for _, full := range slices.Backward(slices.Sorted(maps.Keys(t.cfg.Suites))) { // the newest version
+		if strings.HasPrefix(full, name+"/"+vendor+"/") {
+			return full, t.cfg.Suites[full], true
+		}
+	}
+	list, ok := t.cfg.Suites[name]
+	return name, list, ok
 }
 
 // Suites are the burn-in suites by name. Durations follow what operators run as a quick gate and before first use;
 // longer soaks are a suite of their own.
 var Suites = map[string][]Check{
 	"quick": {
-		{"inventory", CheckInventory, 0},
-		{"memory", CheckLoad, 60}, {"compute", CheckLoad, 60},
-		{"thermal", CheckThermal, 0}, {"links", CheckLinks, 0}, {"counters", CheckCounters, 0},
+		{Name: "inventory", Kind: CheckInventory},
+		{Name: "memory", Kind: CheckLoad, Seconds: 60}, {Name: "compute", Kind: CheckLoad, Seconds: 60},
+		{Name: "thermal", Kind: CheckThermal}, {Name: "links", Kind: CheckLinks}, {Name: "counters", Kind: CheckCounters},
 	},
 	"standard": {
-		{"inventory", CheckInventory, 0},
-		{"memory", CheckLoad, 900}, {"compute", CheckLoad, 900},
-		{"thermal", CheckThermal, 0}, {"links", CheckLinks, 0}, {"counters", CheckCounters, 0},
+		{Name: "inventory", Kind: CheckInventory},
+		{Name: "memory", Kind: CheckLoad, Seconds: 900}, {Name: "compute", Kind: CheckLoad, Seconds: 900},
+		{Name: "thermal", Kind: CheckThermal}, {Name: "links", Kind: CheckLinks}, {Name: "counters", Kind: CheckCounters},
 	},
 }
 
@@ -78,6 +114,9 @@ type burn struct {
 	failed  []agentproto.BurnInFailure
 	unknown []string
 	figures map[string]float64
+
+	suite    string
+	evidence []agentproto.BurnInEvidence
 }
 
 // burnIn runs a suite. Its error is for an order that makes no sense; a burn-in that was run has one of three outcomes.
@@ -87,7 +126,8 @@ func (t *tasks) burnIn(ctx context.Context, payload json.RawMessage) (any, strin
 		return nil, "", fmt.Errorf("the task's payload could not be read: %w", err)
 	}
 	name := orElse(b.order.Suite, "quick")
-	suite, ok := t.cfg.Suites[name]
+	full, suite, ok := t.suite(name, b.order.Model)
+	b.suite = full
 	if !ok {
 		b.inconclusive("this agent knows no suite %q; it knows %s", name, strings.Join(slices.Sorted(maps.Keys(t.cfg.Suites)), ", "))
 		return b.result(nil)
@@ -104,6 +144,8 @@ func (t *tasks) burnIn(ctx context.Context, payload json.RawMessage) (any, strin
 			b.inventory(c, list)
 		case CheckLoad:
 			b.load(ctx, t, c)
+		case CheckTool:
+			b.tool(ctx, t, c)
 		case CheckThermal:
 			b.thermal(c)
 		case CheckLinks:
@@ -279,6 +321,83 @@ func (b *burn) load(ctx context.Context, t *tasks, c Check) {
 	<-sampled
 }
 
+// sampling reads the devices for as long as f runs.
+func (b *burn) sampling(ctx context.Context, t *tasks, every time.Duration, f func()) {
+	ctx, stop := context.WithCancel(ctx)
+	done := make(chan struct{})
+	go func() {
+		defer close(done)
+		for pause(ctx, every) == nil {
+			list, _ := t.devices.read(ctx)
+			b.peak(list)
+		}
+	}()
+	f()
+	stop()
+	<-done
+}
+
+// tool runs a test program over all targets, and once more by itself where one failed: a single failure may be what the
+// test before left behind (DCGM after gpu-burn is known for it), two are the device's own.
+func (b *burn) tool(ctx context.Context, t *tasks, c Check) {
+	if t.cfg.Tools == nil {
+		b.inconclusive("%s: this agent runs no test programs", c.Name)
+		return
+	}
+	if b.order.Seconds > 0 {
+		c.Tool.Seconds = b.order.Seconds
+	}
+	f, err := b.once(ctx, t, c)
+	passed := map[string]bool{}
+	mark := func(list []agentproto.Device) {
+		for _, d := range list {
+			passed[accelerator.Identity(d)+d.Slot] = true
+		}
+	}
+	mark(f.Passed)
+	if first := f.Failed; len(first) > 0 && ctx.Err() == nil {
+		f, err = b.once(ctx, t, c)
+		mark(f.Passed)
+		for _, x := range f.Failed {
+			delete(passed, accelerator.Identity(x.Device)+x.Device.Slot)
+			if slices.ContainsFunc(first, func(y burnin.Failure) bool {
+				return accelerator.Identity(y.Device)+y.Device.Slot == accelerator.Identity(x.Device)+x.Device.Slot
+			}) {
+				b.fail(x.Device, c.Name, x.Text+" (twice)")
+			}
+		}
+	}
+	switch {
+	case ctx.Err() != nil:
+	case err != nil:
+		b.inconclusive("%s: %v", c.Name, err)
+	case burnin.IsHost(c.Tool.Tool) && len(passed) > 0:
+		b.mu.Lock()
+		b.passed[c.Name] = len(b.targets) // it stands for all that are in the server
+		b.mu.Unlock()
+	case !burnin.IsHost(c.Tool.Tool):
+		for range passed {
+			b.pass(c.Name)
+		}
+	}
+}
+
+// once runs a test program, reading the devices meanwhile, and keeps its evidence and figures.
+func (b *burn) once(ctx context.Context, t *tasks, c Check) (f burnin.Findings, err error) {
+	load := time.Duration(c.Tool.Seconds * float64(time.Second))
+	b.sampling(ctx, t, min(max(load/4, 10*time.Millisecond), 5*time.Second), func() {
+		f, err = t.cfg.Tools.Run(ctx, c.Tool, b.order.Model, b.targets)
+	})
+	if f.Evidence.SHA256 != "" {
+		f.Evidence.Test = c.Name
+		b.evidence = append(b.evidence, f.Evidence)
+	}
+	for k, v := range f.Figures {
+		b.figures[c.Name+"/"+k] = v
+	}
+	return f, err
+}
+
 func (b *burn) peak(list []agentproto.Device) {
 	b.mu.Lock()
 	defer b.mu.Unlock()
@@ -431,7 +550,7 @@ func (b *burn) inconclusive(format string, args ...any) {
 
 // result judges. Only every check on every device passes; a test that was not run is not one that passed.
 func (b *burn) result(suite []Check) (any, string, error) {
-	r := agentproto.BurnInResult{Failed: b.failed, Figures: b.figures, Tests: []string{}, Devices: []string{}}
+	r := agentproto.BurnInResult{Failed: b.failed, Figures: b.figures, Suite: b.suite, Evidence: b.evidence, Tests: []string{}, Devices: []string{}}
 	for _, d := range b.targets {
 		r.Devices = append(r.Devices, accelerator.Identity(d))
 	}

@@ -4,6 +4,7 @@ import (
 	"context"
 	"encoding/json"
 	"errors"
+	"fmt"
 	"slices"
 	"strings"
 	"testing"
@@ -14,6 +15,7 @@ import (
 	"gpupool/worker/agent"
 	"gpupool/worker/agent/accelerator"
 	"gpupool/worker/agent/agenttest"
+	"gpupool/worker/agent/burnin"
 )
 
 // tester answers each test as its case says, and keeps the devices at work meanwhile.
@@ -178,4 +180,97 @@ func TestAnAgentThatDiesDuringABurnInDoesItAgain(t *testing.T) {
 	if r := w.end("burn"); r.State != schema.TaskDone || !strings.Contains(r.Text, "passed") {
 		t.Errorf("it ended as %+v", r)
 	}
+}
+
+// box is a Toolbox that finds as its case says, and keeps the devices at work meanwhile.
+type box func(run int, t burnin.Test, devices []agentproto.Device) (burnin.Findings, error)
+
+// TestTestProgramsDecideADevicesFateByTheirSecondWord: what fails once is run once more by itself; only what fails twice is
+// the device's fault; who passed only sometimes has not passed.
+func TestTestProgramsDecideADevicesFateByTheirSecondWord(t *testing.T) {
+	pass := func(devices []agentproto.Device, but ...string) burnin.Findings {
+		f := burnin.Findings{Evidence: agentproto.BurnInEvidence{SHA256: "00", Output: "as told"}, Figures: map[string]float64{"speed": 1}}
+		for _, d := range devices {
+			if slices.Contains(but, d.Serial) {
+				f.Failed = append(f.Failed, burnin.Failure{Device: d, Text: "row 7"})
+			} else {
+				f.Passed = append(f.Passed, d)
+			}
+		}
+		return f
+	}
+	for name, c := range map[string]struct {
+		tool    box
+		outcome string
+		text    string
+		slot    string
+		runs    int
+	}{
+		"all pass": {func(_ int, _ burnin.Test, d []agentproto.Device) (burnin.Findings, error) { return pass(d), nil }, "passed", "5 tests on 8 devices", "", 2},
+		"one fails once": {func(run int, _ burnin.Test, d []agentproto.Device) (burnin.Findings, error) {
+			if run == 1 {
+				return pass(d, "S3"), nil
+			}
+			return pass(d), nil
+		}, "passed", "", "", 3},
+		"one fails twice": {func(_ int, x burnin.Test, d []agentproto.Device) (burnin.Findings, error) {
+			if x.Tool == "dcgm" {
+				return pass(d, "S3"), nil
+			}
+			return pass(d), nil
+		}, "failed", "row 7 (twice)", "SXM4", 3},
+		"another one fails in each": {func(run int, x burnin.Test, d []agentproto.Device) (burnin.Findings, error) {
+			if x.Tool == "dcgm" {
+				return pass(d, fmt.Sprintf("S%d", run)), nil
+			}
+			return pass(d), nil
+		}, "inconclusive", "dcgm was passed by 7 of 8", "", 3},
+		"one says nothing": {func(_ int, _ burnin.Test, d []agentproto.Device) (burnin.Findings, error) { return pass(d[:7]), nil }, "inconclusive", "passed by 7 of 8", "", 2},
+		"a tool is missing": {func(int, burnin.Test, []agentproto.Device) (burnin.Findings, error) {
+			return burnin.Findings{}, &burnin.Unproven{Text: "dcgmi is not installed"}
+		}, "inconclusive", "dcgmi is not installed", "", 2},
+		"the server's memory": {func(_ int, x burnin.Test, d []agentproto.Device) (burnin.Findings, error) {
+			if burnin.IsHost(x.Tool) {
+				return burnin.Findings{Failed: []burnin.Failure{{Device: agentproto.Device{Slot: "server"}, Text: "3 bit errors"}}}, nil
+			}
+			return pass(d), nil
+		}, "failed", "3 bit errors (twice)", "server", 3},
+	} {
+		t.Run(name, func(t *testing.T) {
+			runs := 0
+			w := newWorld(t, func(cfg *agent.Config) {
+				cfg.Suites = map[string][]agent.Check{"quick/nvidia/3": {{Name: "inventory", Kind: agent.CheckInventory},
+					{Name: "dcgm", Kind: agent.CheckTool, Tool: burnin.Test{Tool: "dcgm", Seconds: 0.05}}, {Name: "memory", Kind: agent.CheckTool, Tool: burnin.Test{Tool: "stress-ng-memory", Seconds: 0.05}},
+					{Name: "thermal", Kind: agent.CheckThermal}, {Name: "counters", Kind: agent.CheckCounters}}}
+				cfg.Tools = boxFunc(func(ctx context.Context, x burnin.Test, _ string, d []agentproto.Device) (burnin.Findings, error) {
+					runs++
+					_ = passes(ctx, "", agentproto.Device{})
+					return c.tool(runs, x, d)
+				})
+			})
+			w.start()
+			w.api.Give(w.server, agenttest.Look("burn", schema.TaskBurnIn, agentproto.BurnIn{Model: "nvidia-h100-80gb", Devices: 8}))
+			report := w.end("burn")
+			text := report.Text
+			var r agentproto.BurnInResult
+			if err := json.Unmarshal(report.Result, &r); err != nil {
+				t.Fatalf("%v in %+v", err, report)
+			}
+			if r.Outcome != c.outcome || !strings.Contains(text, c.text) || runs != c.runs || r.Suite != "quick/nvidia/3" {
+				t.Fatalf("%s after %d runs of %s: %s; want %s after %d with %q", r.Outcome, runs, r.Suite, text, c.outcome, c.runs, c.text)
+			}
+			if c.slot != "" && (len(r.Failed) != 1 || r.Failed[0].Slot != c.slot) {
+				t.Errorf("failed: %+v, want %s", r.Failed, c.slot)
+			}
+			if name != "a tool is missing" && name != "the server's memory" && (len(r.Evidence) != runs || r.Evidence[0].Test != "dcgm" || r.Figures["dcgm/speed"] != 1) {
+				t.Errorf("evidence %+v, figures %v", r.Evidence, r.Figures)
+			}
+		})
+	}
+}
+
+type boxFunc func(ctx context.Context, t burnin.Test, model string, devices []agentproto.Device) (burnin.Findings, error)
+
+func (f boxFunc) Run(ctx context.Context, t burnin.Test, model string, devices []agentproto.Device) (burnin.Findings, error) {
+	return f(ctx, t, model, devices)
 }

@@ -86,6 +86,7 @@ type Config struct {
 
 	Readers []accelerator.Reader
 	BurnIn  Tester             // tests devices; nil = only what readings show, so that burn-in is inconclusive
+	Tools   Toolbox            // runs test programs; nil = none, so that a suite that asks for one is inconclusive
 	Runtime RuntimeProbe       // nil = containerd, docker, podman, by asking each for its version
 	Machine func() Machine     // nil = this machine, from /proc and /sys
 	HTTP    *http.Client       // nil = one of its own, with PhoneHome.CA

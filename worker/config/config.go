@@ -76,6 +76,7 @@ type Jobs struct {
 
 // Install is how operating systems get onto servers.
 type Install struct {
+	BurnIn      string `yaml:"burn_in" help:"Suite that proves a server before it is let in: quick (minutes), standard (about an hour of load) or soak (hours); timing.burn_in must be longer." zero:"quick" example:"standard"`
 	ProfilesDir string `yaml:"profiles_dir" help:"Folder of install profiles of your own, a folder each, beside those that gpupool brings or in the place of one by its name. The api and pxe roles need the same." zero:"none: those that gpupool brings" example:"/etc/gpupool/install"`
 }
 

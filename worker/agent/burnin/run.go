@@ -1,0 +1,75 @@
+package burnin
+
+import (
+	"bytes"
+	"context"
+	"errors"
+	"os/exec"
+	"sync"
+	"syscall"
+	"time"
+)
+
+// result is how a program ended. code is -1 where it could not be started or was killed.
+type result struct {
+	out  []byte
+	code int
+	late bool
+	err  error
+}
+
+// maxOutput bounds what is read of a program that prints for ever.
+const maxOutput = 16 << 20
+
+// bounded keeps the first maxOutput bytes. Its writers are stdout and stderr at once.
+type bounded struct {
+	mu sync.Mutex
+	b  bytes.Buffer
+}
+
+func (w *bounded) Write(p []byte) (int, error) {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	if room := maxOutput - w.b.Len(); room > 0 {
+		w.b.Write(p[:min(room, len(p))])
+	}
+	return len(p), nil
+}
+
+// run runs a program in a process group of its own. When ctx ends or limit is over the group is told to end, and killed
+// after grace: a hung program's children hold devices as well as it does.
+func run(ctx context.Context, limit, grace time.Duration, file string, args ...string) result {
+	ctx, cancel := context.WithTimeout(ctx, limit)
+	defer cancel()
+	cmd := exec.Command(file, args...)
+	out := &bounded{}
+	cmd.Stdout, cmd.Stderr = out, out
+	cmd.SysProcAttr = &syscall.SysProcAttr{Setpgid: true}
+	cmd.WaitDelay = grace // a child that left the group may hold the pipe
+	if err := cmd.Start(); err != nil {
+		return result{code: -1, err: err}
+	}
+	done := make(chan error, 1)
+	go func() { done <- cmd.Wait() }()
+	var err error
+	late := false
+	select {
+	case err = <-done:
+	case <-ctx.Done():
+		late = errors.Is(ctx.Err(), context.DeadlineExceeded)
+		_ = syscall.Kill(-cmd.Process.Pid, syscall.SIGTERM) // it may be gone by itself
+		t := time.NewTimer(grace)
+		defer t.Stop()
+		select {
+		case err = <-done:
+		case <-t.C:
+			_ = syscall.Kill(-cmd.Process.Pid, syscall.SIGKILL)
+			err = <-done
+		}
+	}
+	_ = syscall.Kill(-cmd.Process.Pid, syscall.SIGKILL) // what it left behind in its group
+	out.mu.Lock()
+	defer out.mu.Unlock()
+	r := result{out: bytes.Clone(out.b.Bytes()), late: late, err: err, code: cmd.ProcessState.ExitCode()}
+	return r
+}
