@@ -13,7 +13,8 @@ type OnboardOptions struct {
 
 // RepairDone is a technician's word that a repair's work is done.
 type RepairDone struct {
-	OldSerial, NewSerial string // of the part taken out and put in; empty = not told
+	OldSerial, NewSerial string            // of the part taken out and put in; empty = not told
+	Did                  schema.RepairWork // empty: replaced, where a new serial is told, else other
 	Note                 string
 	By                   string
 }

@@ -98,7 +98,7 @@ func (s *Server) FinishRepair(c *gin.Context, id contract.TheRepair) {
 		err = schema.Conflict("repair "+r.ID+" is "+string(r.State), "done is taken while it waits for the technician")
 	}
 	if err == nil {
-		err = s.c.Processes.RepairDone(ctx, r, RepairDone{OldSerial: in.OldSerial, NewSerial: in.NewSerial, Note: in.Note, By: me(c).Name})
+		err = s.c.Processes.RepairDone(ctx, r, RepairDone{OldSerial: in.OldSerial, NewSerial: in.NewSerial, Did: in.Did, Note: in.Note, By: me(c).Name})
 	}
 	if err == nil {
 		r, err = s.c.Store.Repair(ctx, r.ID)

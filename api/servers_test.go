@@ -127,7 +127,7 @@ func TestDoneIsRefusedForARepairThatDoesNotWait(t *testing.T) {
 	if len(faults.Items) != 1 {
 		t.Fatalf("faults: %+v", faults)
 	}
-	_, err = p.store.Judge(ctx, faults.Items[0].ID, store.ActionRepair, "xid 79")
+	_, err = p.store.Judge(ctx, faults.Items[0].ID, store.Verdict{Action: schema.ActionRepair, Why: "xid 79"})
 	p.must(err)
 	list := read[contract.RepairList](t, p.send(tech, "GET", "/v1/repairs?open=true", ""), http.StatusOK)
 	if len(list.Items) != 1 {

@@ -30,10 +30,14 @@ const (
 	EventAcceleratorGone      EventKind = "accelerator.gone"      // taken out of a server
 
 	EventFault        EventKind = "fault.reported" // evidence stored. Delivered to activities/health
-	EventFaultCleared EventKind = "fault.cleared"
-	EventRepairOpened EventKind = "repair.opened" // Delivered: starts RepairServer
-	EventRepairState  EventKind = "repair.state"  // data: from, to, why
-	EventRepairDone   EventKind = "repair.done"   // the technician's word; data: old_serial, new_serial, note, by
+	EventFaultCleared EventKind = "fault.cleared"  // data: kind, code, part, accelerator, why
+	EventBreaker      EventKind = "breaker.state"  // automatic cordons of a scope stopped, or go on; data: scope, open, why
+	EventRepairOpened EventKind = "repair.opened"  // Delivered: starts RepairServer
+	EventRepairState  EventKind = "repair.state"   // data: from, to, why
+	EventRepairNews   EventKind = "repair.news"    // its evidence changed: more of it, or some cleared. data: action, cure, why. Delivered
+	EventRepairDone   EventKind = "repair.done"    // the technician's word; data: old_serial, new_serial, note, by
+
+	EventRMA EventKind = "rma.state" // data: state, serial_out, serial_in, vendor_case
 
 	EventTaskQueued   EventKind = "task.queued" // work for a server's agent. Wakes its long-poll
 	EventTaskProgress EventKind = "task.progress"

@@ -81,9 +81,11 @@ var JobStates = Lifecycle[JobState]{"job state", map[JobState][]JobState{
 
 // RepairStates is a repair's life.
 var RepairStates = Lifecycle[RepairState]{"repair state", map[RepairState][]RepairState{
-	RepairDraining:  {RepairWaiting, RepairVerifying, RepairCancelled},
+	RepairCordoned:  {RepairDraining, RepairCancelled},
+	RepairDraining:  {RepairResetting, RepairWaiting, RepairVerifying, RepairCancelled},
+	RepairResetting: {RepairVerifying, RepairWaiting},
 	RepairWaiting:   {RepairVerifying, RepairCancelled},
-	RepairVerifying: {RepairReturned, RepairWaiting},
+	RepairVerifying: {RepairReturned, RepairResetting, RepairWaiting},
 	RepairReturned:  {},
 	RepairCancelled: {},
 }}

@@ -8,6 +8,7 @@ const (
 	TaskDrivers   TaskKind = "drivers"
 	TaskRuntime   TaskKind = "runtime"
 	TaskBurnIn    TaskKind = "burn-in"
+	TaskReset     TaskKind = "reset"
 	TaskRun       TaskKind = "run"
 )
 

@@ -157,7 +157,9 @@ func (p *Process) core(ctx context.Context) error {
 	w.RegisterActivity(&job.Activities{Store: p.Store})
 	w.RegisterActivity(&meter.Activities{Store: p.Store, Log: p.log.With("part", "meter")})
 	w.RegisterActivity(&deliver.Activities{Store: p.Store, Client: p.Client, Route: workflows.Routes{Job: jobs}.Route, Log: p.log.With("part", "deliver"),
-		Judge: func(ctx context.Context, fault string) error { return health.Judge(ctx, p.Store, fault) }})
+		Judge: func(ctx context.Context, fault string) error {
+			return health.Judger{Store: p.Store, Timing: repair}.Judge(ctx, fault)
+		}})
 	if err := w.Start(); err != nil {
 		return fmt.Errorf("starting the core worker: %w", err)
 	}
@@ -176,6 +178,7 @@ func (p *Process) core(ctx context.Context) error {
 	}
 	p.spawn("attend", func(ctx context.Context) error { return job.Attend(ctx, p.Store, p.Client, attendEvery) })
 	p.spawn("health", func(ctx context.Context) error { return health.WatchSilence(ctx, p.Store, p.Config.Timing.AgentSilent) })
+	p.spawn("idle", func(ctx context.Context) error { return health.WatchIdle(ctx, p.Store) })
 	p.spawn("clock", func(ctx context.Context) error {
 		return meter.WatchClock(ctx, p.Store, 10*time.Second, meter.SystemClock())
 	})

@@ -44,7 +44,7 @@ func (p processes) RepairDone(ctx context.Context, r schema.Repair, d api.Repair
 	if err != nil {
 		return err
 	}
-	return p.update(ctx, v, "repair", workflows.UpdateDone, workflows.Done{OldSerial: d.OldSerial, NewSerial: d.NewSerial, Note: d.Note, By: d.By})
+	return p.update(ctx, v, "repair", workflows.UpdateDone, workflows.Done{OldSerial: d.OldSerial, NewSerial: d.NewSerial, Did: d.Did, Note: d.Note, By: d.By})
 }
 
 // BurnIn begins it in the record; the event that tells of it starts the process.

@@ -60,6 +60,7 @@ func TestRecordHistories(t *testing.T) {
 		"onboard-retry-skip-abort": onboardVerbs,
 		"repair-returned-twice":    repairTwice,
 		"repair-self-cured":        repairSelfCured,
+		"repair-suspect-reset":     repairSuspect,
 	}
 	for name, tell := range stories {
 		t.Run(name, func(t *testing.T) {
@@ -209,7 +210,7 @@ type story struct {
 func newStory(t *testing.T, c client.Client) *story {
 	w := newWorld(t, nil,
 		install.Timing{PhoneHome: 3 * time.Second, BMC: 10 * time.Second, Setup: 5 * time.Second, Inventory: 5 * time.Second, BurnIn: 3 * time.Second, AgentSilent: time.Minute, AgentBack: 5 * time.Second, Undo: 5 * time.Second},
-		health.Timing{Drain: 5 * time.Second, Silent: time.Second, Technician: time.Hour, BMC: 10 * time.Second, AgentBack: 5 * time.Second, Inventory: 5 * time.Second, BurnIn: 3 * time.Second})
+		health.Timing{Off: time.Second, Reset: 5 * time.Second, Drain: 5 * time.Second, Silent: time.Second, Technician: time.Hour, BMC: 10 * time.Second, AgentBack: 5 * time.Second, Inventory: 5 * time.Second, BurnIn: 3 * time.Second})
 	s := &story{world: w, client: c}
 	w.signal = func(name string, arg any) {
 		_ = c.SignalWorkflow(context.Background(), workflows.ServerID(w.server.ID), "", name, arg) // before its start there is nobody to tell
@@ -355,6 +356,20 @@ func repairSelfCured(t *testing.T, s *story) {
 	r := s.judged(t)
 	s.start(t, workflows.RepairServer, workflows.RepairInput{Repair: r.ID})
 	s.until(t, "the return", func(v schema.Server) bool { return v.Phase == schema.PhaseAvailable })
+}
+
+// repairSuspect is a device that is suspected, waits until its server is idle, is reset, and comes back.
+func repairSuspect(t *testing.T, s *story) {
+	s.inPool(t)
+	held := s.runJob(t)
+	s.beat(t.Context(), agentproto.Evidence{Device: "GPU-3", Kind: "xid", Code: "63", Severity: schema.SeverityWarning, Text: "a row is to be remapped", At: s.db.Now(), ID: "boot-1/kmsg/1"})
+	r := s.judged(t)
+	s.start(t, workflows.RepairServer, workflows.RepairInput{Repair: r.ID})
+	s.endJob(t, held)
+	s.until(t, "the return", func(v schema.Server) bool {
+		got, err := s.db.Repair(t.Context(), r.ID)
+		return err == nil && got.State == schema.RepairReturned && v.Phase == schema.PhaseAvailable
+	})
 }
 
 // waitFor repeats f until it succeeds.

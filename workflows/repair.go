@@ -13,12 +13,14 @@ import (
 	"gpupool/schema"
 )
 
-// RepairServer takes a server out, to a technician, and back in when it is proven, under the workflow id server/<id>.
+// RepairServer takes a server out, tries to cure it, hands it to a technician where that fails, and lets it back in when it is
+// proven, under the workflow id server/<id>.
 //
-// The cordon stands already: it was set in the transaction that opened the repair. Here the server is drained, power-cycled
-// where that may cure it, and handed to a technician, whose word is followed by a proof: the devices are read and
-// tested. What is not proven goes back to the technician, with the reason. A fault that comes meanwhile is evidence for
-// this repair, never a second process.
+// The cordon stands already: it was set in the transaction that opened the repair. A suspect waits until its server is idle; a
+// failed device's server is drained now. Then comes what the evidence asks for: nothing but a proof, a reset (of the device, of
+// all of them, of the system, of the power, the mildest first), or a technician, whose word is followed by a proof: the devices
+// are read and tested. What is not proven goes to the technician, with the reason. A fault that comes meanwhile is evidence for
+// this repair, never a second process; what is told to be over is weighed again at each step.
 func RepairServer(ctx workflow.Context, in RepairInput) error {
 	r := repairing{wakes: serverWakes(ctx)}
 	if err := r.listen(ctx); err != nil {
@@ -34,7 +36,9 @@ func RepairServer(ctx workflow.Context, in RepairInput) error {
 	r.over = true
 	aside, done := workflow.NewDisconnectedContext(ctx)
 	defer done()
-	r.locate(aside, false)
+	if r.lit {
+		r.locate(aside, false)
+	}
 	if err != nil {
 		return answered(aside, err)
 	}
@@ -47,64 +51,147 @@ type repairing struct {
 	plan  health.Plan
 	state schema.RepairState // as this process knows it; the record's is what counts
 	over  bool
+	lit   bool // the locator light was turned on
 	// said is set while a technician's word is being recorded: of several at once one is taken.
 	said bool
+	// why is what stood in the way of the last reset, in words for a technician.
+	why string
 }
 
 func (r *repairing) run(ctx workflow.Context) error {
-	if r.state == schema.RepairDraining {
-		if err := r.drain(ctx); err != nil {
-			return err
-		}
-		r.state = schema.RepairWaiting
-		if r.plan.Hung {
-			if err := r.powerCycle(ctx); err != nil {
-				return err
-			}
-		}
-	}
 	for !schema.RepairStates.Final(r.state) {
-		if r.state == schema.RepairWaiting {
+		var err error
+		switch r.state {
+		case schema.RepairCordoned:
+			err = r.holdUntilIdle(ctx)
+		case schema.RepairDraining:
+			err = r.drain(ctx)
+		case schema.RepairResetting:
+			err = r.reset(ctx)
+		case schema.RepairWaiting:
 			r.locate(ctx, true)
-			if err := r.waitForTechnician(ctx); err != nil {
-				return err
-			}
+			err = r.waitForTechnician(ctx)
+		default:
+			err = r.prove(ctx)
 		}
-		if err := r.prove(ctx); err != nil {
+		if err != nil {
 			return err
 		}
 	}
 	return nil
 }
 
-// drain waits until no job is left. The jobs were asked to stop when the repair was opened, and their own processes
-// release them. A server whose agent is silent can't prove that they ended: then its power is cut, which proves it.
+// holdUntilIdle waits while a suspect is cordoned and work on the server goes on. When the time for that is over the server takes
+// no new work at all.
+func (r *repairing) holdUntilIdle(ctx workflow.Context) error {
+	var record *health.Activities
+	look := func(over bool) func(workflow.Context) (bool, error) {
+		return func(ctx workflow.Context) (bool, error) {
+			ctx = local(ctx)
+			err := workflow.ExecuteLocalActivity(ctx, record.RepairIdle, r.plan.Repair, over).Get(ctx, &r.state)
+			return r.state != schema.RepairCordoned, err
+		}
+	}
+	idle, err := r.await(ctx, r.plan.Timing.Idle, look(false))
+	if err != nil || idle {
+		return err
+	}
+	_, err = look(true)(ctx)
+	return err
+}
+
+// drain waits until no job is left. Jobs were asked to stop when the evidence asked for that, and their own processes release
+// them. A server whose agent is silent can't prove that they ended: then its power is cut, which proves it.
 func (r *repairing) drain(ctx workflow.Context) error {
 	var record *health.Activities
-	limit := r.plan.Timing.Drain
-	if r.plan.Hung {
-		limit = min(limit, r.plan.Timing.Silent)
-	}
 	for cut := false; ; {
 		var d health.DrainState
-		drained, err := r.await(ctx, limit, func(ctx workflow.Context) (bool, error) {
+		look := func(ctx workflow.Context) (bool, error) {
 			ctx = local(ctx)
 			err := workflow.ExecuteLocalActivity(ctx, record.RepairDrained, r.plan.Repair).Get(ctx, &d)
-			return d.Drained, err
-		})
-		if err != nil || drained {
+			return d.State != schema.RepairDraining, err
+		}
+		drained, err := look(ctx)
+		if err == nil && !drained {
+			limit := r.plan.Timing.Drain
+			if d.Dead {
+				limit = min(limit, r.plan.Timing.Silent)
+			}
+			drained, err = r.await(ctx, limit, look)
+			if err == nil && !drained && (cut || d.Silent < r.plan.Timing.Silent) {
+				err = r.callPerson(ctx, schema.FailDrainOverdue, fmt.Sprintf("jobs still hold accelerators of %s after %s: see its jobs, and `repair drain-now` where they are not to be waited for", r.plan.Name, limit))
+				if err == nil {
+					continue
+				}
+			}
+		}
+		if err != nil {
 			return err
 		}
-		if cut || d.Silent < r.plan.Timing.Silent {
-			if err := r.callPerson(ctx, schema.FailDrainOverdue, fmt.Sprintf("jobs still hold accelerators of %s, %s after they were asked to end: see its jobs", r.plan.Name, limit)); err != nil {
-				return err
-			}
-			continue
+		if drained {
+			r.state = d.State
+			return nil
 		}
 		if cut, err = r.cutPower(ctx); err != nil {
 			return err
 		}
 	}
+}
+
+// reset tries what may cure the server without a technician, the mildest first. One that was carried out is followed by the proof.
+func (r *repairing) reset(ctx workflow.Context) error {
+	var record *health.Activities
+	lctx := local(ctx)
+	var next health.Reset
+	if err := workflow.ExecuteLocalActivity(lctx, record.NextReset, r.plan.Repair, r.why).Get(lctx, &next); err != nil {
+		return err
+	}
+	var how string
+	var failure *schema.StepFailure
+	var err error
+	switch next.Cure {
+	case schema.CureBurnIn:
+		r.state = schema.RepairVerifying
+		return nil
+	case schema.CureTechnician, "":
+		r.state = schema.RepairWaiting
+		if r.why != "" {
+			return r.callPerson(ctx, schema.FailHardware, fmt.Sprintf("%s was not cured by a reset: %s", r.plan.Name, r.why))
+		}
+		return nil
+	case schema.CureDevice, schema.CureBaseboard:
+		how, failure, err = r.resetDevices(ctx, next)
+	case schema.CureReboot, schema.CurePower:
+		how, failure, err = r.powerCycle(ctx, next.Cure)
+	}
+	if err != nil {
+		return err
+	}
+	if failure != nil {
+		how, r.why = failure.Text, failure.Text
+	}
+	if err := workflow.ExecuteLocalActivity(lctx, record.ResetTried, r.plan.Repair, next.Cure, failure == nil, how).Get(lctx, nil); err != nil {
+		return err
+	}
+	if failure == nil {
+		r.state = schema.RepairVerifying
+	}
+	return nil
+}
+
+// resetDevices asks the server's agent.
+func (r *repairing) resetDevices(ctx workflow.Context, next health.Reset) (string, *schema.StepFailure, error) {
+	if next.Silent {
+		return "", &schema.StepFailure{Code: schema.FailAgent, Text: "its agent is not heard of: it can't reset a device"}, nil
+	}
+	ask := r.ask(schema.TaskReset, r.plan.Returns+1)
+	ask.ID, ask.Only = ask.ID+"/"+string(next.Cure), next.Devices
+	state, err := r.work(ctx, ask, r.plan.Timing.Reset)
+	if err != nil {
+		return "", nil, err
+	}
+	out := outcome(state)
+	return out.Detail, out.Failure, nil
 }
 
 // cutPower reports whether the power is proven to be off, and then ends what ran there.
@@ -124,25 +211,30 @@ func (r *repairing) cutPower(ctx workflow.Context) (cut bool, err error) {
 	return true, workflow.ExecuteLocalActivity(lctx, record.EndTasks, r.plan.Server, "the server's agent was silent; its power was cut").Get(lctx, nil)
 }
 
-// powerCycle tries the one thing that may cure a server that hangs, before a technician walks. If its agent comes back,
-// the proof decides.
-func (r *repairing) powerCycle(ctx workflow.Context) error {
+// powerCycle switches the server off and on, and waits for its agent. After a cold one it stays off for a while, so that nothing
+// in it keeps its charge, and its state.
+func (r *repairing) powerCycle(ctx workflow.Context, cure schema.Cure) (string, *schema.StepFailure, error) {
 	var site *bmc.Activities
 	var agent *node.Activities
-	var record *health.Activities
 	lctx := local(ctx)
 	var before node.Heard
 	if err := workflow.ExecuteLocalActivity(lctx, agent.AgentHeard, r.plan.Server).Get(lctx, &before); err != nil {
-		return err
+		return "", nil, err
 	}
-	for _, f := range []any{site.PowerOff, site.PowerOn} {
+	for i, f := range []any{site.PowerOff, site.PowerOn} {
+		if i > 0 && cure == schema.CurePower {
+			if err := workflow.Sleep(ctx, r.plan.Timing.Off); err != nil {
+				return "", nil, err
+			}
+		}
 		at := atSite(ctx, r.plan.Site, r.plan.Timing.BMC)
 		if err := workflow.ExecuteActivity(at, f, bmc.Act{Server: r.plan.Server}).Get(at, nil); err != nil {
 			if ctx.Err() != nil {
-				return ctx.Err()
+				return "", nil, ctx.Err()
 			}
 			f := failureOf(err)
-			return r.callPerson(ctx, f.Code, "the power cycle that might have cured it failed: "+f.Text)
+			f.Text = "the " + string(cure) + " that might have cured it failed: " + f.Text
+			return "", &f, nil
 		}
 	}
 	back, err := r.await(ctx, r.plan.Timing.AgentBack, func(ctx workflow.Context) (bool, error) {
@@ -152,16 +244,12 @@ func (r *repairing) powerCycle(ctx workflow.Context) error {
 		return now.BootID != before.BootID, err
 	})
 	if err != nil {
-		return err
+		return "", nil, err
 	}
 	if !back {
-		return r.callPerson(ctx, schema.FailAgent, fmt.Sprintf("%s was power-cycled and its agent was not heard of within %s: look at its console", r.plan.Name, r.plan.Timing.AgentBack))
+		return "", &schema.StepFailure{Code: schema.FailAgent, Text: fmt.Sprintf("after a %s the agent of %s was not heard of within %s: look at its console", cure, r.plan.Name, r.plan.Timing.AgentBack)}, nil
 	}
-	if err := workflow.ExecuteLocalActivity(lctx, record.RepairSelfCured, r.plan.Repair, "a power cycle brought its agent back").Get(lctx, nil); err != nil {
-		return err
-	}
-	r.state = schema.RepairVerifying
-	return nil
+	return "a " + string(cure) + " brought its agent back", nil, nil
 }
 
 // waitForTechnician has no end; each time that the agreed time has passed it calls a person.
@@ -186,7 +274,7 @@ func (r *repairing) prove(ctx workflow.Context) error {
 	if err := workflow.ExecuteLocalActivity(lctx, record.BeginProof, r.plan.Repair).Get(lctx, &p); err != nil {
 		return err
 	}
-	out, err := r.verify(ctx, p)
+	out, seen, err := r.verify(ctx, p)
 	if ctx.Err() != nil {
 		return ctx.Err()
 	}
@@ -197,11 +285,12 @@ func (r *repairing) prove(ctx workflow.Context) error {
 		r.state = schema.RepairReturned
 		return nil
 	}
-	if err := workflow.ExecuteLocalActivity(lctx, record.RepairUnproven, r.plan.Repair, out.Failure.Text).Get(lctx, nil); err != nil {
+	r.plan.Returns, r.why = p.Try, out.Failure.Text
+	// A stronger reset may bring back a device that is not seen. One that is seen and fails its test is a technician's.
+	if err := workflow.ExecuteLocalActivity(lctx, record.RepairUnproven, r.plan.Repair, out.Failure.Text, !seen).Get(lctx, &r.state); err != nil {
 		return err
 	}
-	r.state = schema.RepairWaiting
-	if p.Try >= returnsBeforeRMA {
+	if p.Try >= returnsBeforeRMA && r.state == schema.RepairWaiting {
 		return r.callPerson(ctx, schema.FailCouldNotFix, fmt.Sprintf("repair %s came back unproven %d times, the last: %s. Send the part back to its maker, or retire the server", r.plan.Repair, p.Try, out.Failure.Text))
 	}
 	return nil
@@ -210,36 +299,50 @@ func (r *repairing) prove(ctx workflow.Context) error {
 // returnsBeforeRMA is after how many proofs that failed a person is asked for another way (facts on health: 3 returns).
 const returnsBeforeRMA = 3
 
-// verify is the proof itself: the power is on, what was ordered is there with the new part in it, every device passes.
-func (r *repairing) verify(ctx workflow.Context, p health.Proof) (schema.StepOutcome, error) {
+// verify is the proof itself: the power is on, what was ordered is there with the new part in it, what was touched passes in
+// depth and every device in short. seen says that the devices were all read.
+func (r *repairing) verify(ctx workflow.Context, p health.Proof) (out schema.StepOutcome, seen bool, err error) {
 	var site *bmc.Activities
 	var record *health.Activities
 	at := atSite(ctx, r.plan.Site, r.plan.Timing.BMC)
 	if err := workflow.ExecuteActivity(at, site.PowerOn, bmc.Act{Server: r.plan.Server}).Get(at, nil); err != nil {
-		return schema.StepOutcome{}, err
+		return schema.StepOutcome{}, false, err
 	}
 	look := r.ask(schema.TaskInventory, p.Try)
 	look.NewSerial, look.OldSerial = p.NewSerial, p.OldSerial
 	state, err := r.work(ctx, look, r.plan.Timing.AgentBack+r.plan.Timing.Inventory)
 	if err != nil || state.Outcome.Failure != nil {
-		return outcome(state), err
+		return outcome(state), false, err
 	}
-	for run := 2*p.Try - 1; ; run++ { // two runs for each proof: an inconclusive one is run once more
-		test := r.ask(schema.TaskBurnIn, run)
-		state, err := r.work(ctx, test, r.plan.Timing.BurnIn)
-		if err != nil {
-			return schema.StepOutcome{}, err
+	if len(p.Only) > 0 {
+		deep := r.ask(schema.TaskBurnIn, p.Try)
+		deep.ID, deep.Suite, deep.Only = deep.ID+"/touched", "standard", p.Only
+		if out, _, err := r.burnIn(ctx, deep); err != nil || out.Failure != nil {
+			return out, true, err
 		}
-		if state.Inconclusive && run < 2*p.Try {
+	}
+	out, test, err := r.burnIn(ctx, r.ask(schema.TaskBurnIn, p.Try))
+	if err != nil || out.Failure != nil {
+		return out, true, err
+	}
+	lctx := local(ctx)
+	err = workflow.ExecuteLocalActivity(lctx, record.RepairReturn, r.plan.Repair, test).Get(lctx, &out)
+	return out, true, err
+}
+
+// burnIn runs a burn-in, and one that was inconclusive once more. It returns the id of the run that counts.
+func (r *repairing) burnIn(ctx workflow.Context, ask node.Ask) (schema.StepOutcome, string, error) {
+	id := ask.ID
+	for run := 1; ; run++ {
+		ask.ID = fmt.Sprintf("%s/%d", id, run)
+		state, err := r.work(ctx, ask, r.plan.Timing.BurnIn)
+		if err != nil {
+			return schema.StepOutcome{}, ask.ID, err
+		}
+		if state.Inconclusive && run == 1 {
 			continue
 		}
-		if state.Outcome.Failure != nil {
-			return outcome(state), nil
-		}
-		var out schema.StepOutcome
-		lctx := local(ctx)
-		err = workflow.ExecuteLocalActivity(lctx, record.RepairReturn, r.plan.Repair, test.ID).Get(lctx, &out)
-		return out, err
+		return outcome(state), ask.ID, nil
 	}
 }
 
@@ -258,6 +361,7 @@ func (r *repairing) ask(kind schema.TaskKind, try int) node.Ask {
 
 // locate turns the light on or off. It helps to find the server; without it the repair goes on.
 func (r *repairing) locate(ctx workflow.Context, on bool) {
+	r.lit = on
 	var site *bmc.Activities
 	at := atSite(ctx, r.plan.Site, time.Minute)
 	if err := workflow.ExecuteActivity(at, site.LocateLight, r.plan.Server, on).Get(at, nil); err != nil && !temporal.IsCanceledError(err) {
@@ -279,7 +383,7 @@ func (r *repairing) listen(ctx workflow.Context) error {
 		ctx = once(ctx)
 		r.said = true
 		defer func() { r.said = false }()
-		in := health.DoneInput{Repair: r.plan.Repair, OldSerial: v.OldSerial, NewSerial: v.NewSerial, Note: v.Note, By: v.By}
+		in := health.DoneInput{Repair: r.plan.Repair, OldSerial: v.OldSerial, NewSerial: v.NewSerial, Did: v.Did, Note: v.Note, By: v.By}
 		if err := workflow.ExecuteLocalActivity(ctx, record.RepairDone, in).Get(ctx, nil); err != nil {
 			return refuse(err)
 		}
@@ -311,8 +415,10 @@ func (r *repairing) waiting(verb string) error {
 		return refuse(schema.Conflict("another word on this repair is being taken at this moment", "see what has become of the repair"))
 	case r.state == schema.RepairWaiting && !r.over:
 		return nil
-	case r.state == "" || r.state == schema.RepairDraining:
+	case r.state == "" || r.state == schema.RepairCordoned || r.state == schema.RepairDraining:
 		return refuse(schema.Conflict("jobs are still being taken off the server", verb+" is taken once the repair waits for the technician"))
+	case r.state == schema.RepairResetting:
+		return refuse(schema.Conflict("a reset that may cure the server is being tried", verb+" is taken once the repair waits for the technician"))
 	case r.state == schema.RepairVerifying:
 		return refuse(schema.Conflict("the repair was reported done already and is being proven", "it comes back, with the reason, if the proof fails"))
 	}

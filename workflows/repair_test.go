@@ -19,6 +19,7 @@ import (
 
 func (e *env) repair(t *testing.T, r schema.Repair) {
 	t.Helper()
+	e.runs = true
 	e.ExecuteWorkflow(workflows.RepairServer, workflows.RepairInput{Repair: r.ID})
 	if !e.IsWorkflowCompleted() {
 		t.Fatal("the repair did not end")
@@ -286,7 +287,7 @@ func TestAFaultDuringARepairIsMoreEvidenceForItNotASecondOne(t *testing.T) {
 		t.Fatalf("the server is %s", v.Phase)
 	}
 	// The same evidence again, as after a restart of the agent, is the same fault: it opens nothing.
-	e.beat(t.Context(), agentproto.Evidence{Device: "GPU-3", Kind: "xid", Code: "79", Severity: schema.SeverityCritical, Text: "GPU has fallen off the bus", At: e.db.Now(), ID: "boot-1/kmsg/1"})
+	e.beat(t.Context(), agentproto.Evidence{Device: "GPU-3", Kind: "xid", Code: "64", Severity: schema.SeverityCritical, Text: "row remapper: no spare is left", At: e.db.Now(), ID: "boot-1/kmsg/1"})
 	faults, err := e.db.Faults(t.Context(), e.server.ID)
 	must(t, err)
 	for _, f := range faults {

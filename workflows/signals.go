@@ -76,8 +76,10 @@ const (
 type Done struct {
 	OldSerial string `json:"old_serial,omitempty"`
 	NewSerial string `json:"new_serial,omitempty"`
-	Note      string `json:"note,omitempty"`
-	By        string `json:"by"`
+	// Did says what was done; see schema.RepairWork. Empty: replaced, where a new serial is told, else other.
+	Did  schema.RepairWork `json:"did,omitempty"`
+	Note string            `json:"note,omitempty"`
+	By   string            `json:"by"`
 }
 
 // CouldNotFix is the technician's word that it can't be done here.

@@ -333,8 +333,12 @@ func (w *world) goodAnswer(t agentproto.Task) *agentproto.TaskReport {
 		r.Result = marshal(agentproto.Inventory{Serial: "SN-1", Devices: w.devices})
 	case schema.TaskBurnIn:
 		res := agentproto.BurnInResult{Outcome: "passed", Tests: []string{"memory", "compute"}}
+		var order agentproto.BurnIn
+		must(w.t, json.Unmarshal(t.Payload, &order))
 		for _, d := range w.devices {
-			res.Devices = append(res.Devices, d.Serial)
+			if len(order.Only) == 0 || slices.Contains(order.Only, d.Serial) {
+				res.Devices = append(res.Devices, d.Serial)
+			}
 		}
 		r.Result = marshal(res)
 	default: // the rest has no result
@@ -413,6 +417,7 @@ func (w *world) register(core, site worker.Registry) {
 type env struct {
 	*world
 	*testsuite.TestWorkflowEnvironment
+	runs bool // the workflow: before that nobody takes a signal
 }
 
 func newEnv(t *testing.T, with ...interceptor.WorkerInterceptor) *env {
@@ -426,7 +431,7 @@ func newEnv(t *testing.T, with ...interceptor.WorkerInterceptor) *env {
 	w := newWorld(t, e.Now, install.Timing{}, health.Timing{})
 	w.signal = e.SignalWorkflow
 	w.register(envRegistry{e}, envRegistry{e})
-	return &env{w, e}
+	return &env{world: w, TestWorkflowEnvironment: e}
 }
 
 // envRegistry lets the environment stand for a worker.
@@ -583,10 +588,10 @@ func (w *world) endJob(t testing.TB, j schema.Job) {
 	w.signal(workflows.SignalDrained, workflows.Drained{})
 }
 
-// fail has the agent report XID 79 on SXM3, and the fault judged, as the delivery does.
+// fail has the agent report on SXM3 what only a new part mends, and the fault judged, as the delivery does.
 func (w *world) fail(t testing.TB) schema.Repair {
 	t.Helper()
-	w.beat(t.Context(), agentproto.Evidence{Device: "GPU-3", Kind: "xid", Code: "79", Severity: schema.SeverityCritical, Text: "GPU has fallen off the bus", At: w.db.Now(), ID: "boot-1/kmsg/1"})
+	w.beat(t.Context(), agentproto.Evidence{Device: "GPU-3", Kind: "xid", Code: "64", Severity: schema.SeverityCritical, Text: "row remapper: no spare is left", At: w.db.Now(), ID: "boot-1/kmsg/1"})
 	return w.judged(t)
 }
 

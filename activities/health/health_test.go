@@ -2,10 +2,12 @@ package health
 
 import (
 	"fmt"
+	"strings"
 	"sync/atomic"
 	"testing"
 	"time"
 
+	"gpupool/activities/health/rules"
 	"gpupool/schema"
 	"gpupool/schema/store"
 	"gpupool/schema/store/storetest"
@@ -50,7 +52,7 @@ func TestTheSameEventThroughTwoPathsIsOneFaultOneCordonAndOneRepair(t *testing.T
 	v := storetest.Available(t, s, 1, model, 8)
 	first := report(t, s, v, "xid", "79", "same", s.Now())
 	again := report(t, s, v, "xid", "79", "same", s.Now())
-	if first.ID != again.ID || first.Verdict != "repair" || first.Repair == "" {
+	if first.ID != again.ID || first.Verdict != "reset" || first.Repair == "" {
 		t.Fatalf("first %+v, again %+v", first, again)
 	}
 	repairs, err := s.Repairs(t.Context(), store.RepairFilter{Server: v.ID})
@@ -89,19 +91,119 @@ func TestAWarningCordonsTheDeviceAndUnknownEvidenceIsOnlyObserved(t *testing.T) 
 	}
 }
 
-func TestOverTheBlastRadiusNothingIsCordoned(t *testing.T) {
+func TestOverTheBlastRadiusNothingIsCordonedUntilAPersonResetsIt(t *testing.T) {
 	t.Parallel()
-	s := storetest.Open(t)
+	c := newClock()
+	s := storetest.OpenAt(t, c.now)
 	var pool []schema.Server
 	for n := range 6 {
 		pool = append(pool, storetest.Available(t, s, n+1, model, 8))
 	}
 	verdicts := map[string]int{}
-	for i, v := range pool {
-		verdicts[report(t, s, v, "xid", "79", fmt.Sprint("f", i), s.Now()).Verdict]++
+	for i, v := range pool[:5] {
+		verdicts[report(t, s, v, "xid", []string{"79", "119", "120", "136", "143"}[i], fmt.Sprint("f", i), s.Now()).Verdict]++
+		c.pass(time.Minute)
 	}
-	if verdicts["repair"] != 2 || verdicts["limited"] != 4 { // a third of six
+	if verdicts["reset"] != 2 || verdicts["limited"] != 3 { // a tenth of six, and always two
 		t.Fatalf("the verdicts are %v", verdicts)
+	}
+	open, err := s.Breakers(t.Context(), true)
+	ok(t, err)
+	if len(open) != 1 || !strings.HasPrefix(open[0].Scope, "model ") {
+		t.Fatalf("breakers: %+v", open)
+	}
+	// It stays open when time has passed, and lets through what corrupts work.
+	c.pass(48 * time.Hour)
+	if f := report(t, s, pool[5], "xid", "119", "late", s.Now()); f.Verdict != "limited" {
+		t.Fatalf("days later the verdict is %q", f.Verdict)
+	}
+	if f := report(t, s, pool[5], "xid", "95", "corrupts", s.Now()); f.Verdict != "reset" {
+		t.Fatalf("what corrupts work is %q", f.Verdict)
+	}
+	_, err = s.ResetBreaker(t.Context(), open[0].ID, "", "ann")
+	if !schema.Is(err, schema.CodeInvalid) {
+		t.Fatalf("a reset without a reason: %v", err)
+	}
+	_, err = s.ResetBreaker(t.Context(), open[0].ID, "found and mended: a bad driver", "ann")
+	ok(t, err)
+	all, err := s.Faults(t.Context(), pool[4].ID)
+	ok(t, err)
+	if all[0].Verdict != "" {
+		t.Fatalf("after the reset what was held is %q, not judged anew", all[0].Verdict)
+	}
+}
+
+func TestTheSameCodeOnManyServersAtOnceIsHeldAsSuspectSoftware(t *testing.T) {
+	t.Parallel()
+	c := newClock()
+	s := storetest.OpenAt(t, c.now)
+	var last schema.Fault
+	for n := range 3 {
+		last = report(t, s, storetest.Available(t, s, n+1, fmt.Sprint("nvidia-m", n), 8), "xid", "119", fmt.Sprint("f", n), s.Now())
+		c.pass(time.Minute)
+	}
+	open, err := s.Breakers(t.Context(), true)
+	ok(t, err)
+	if last.Verdict != "limited" || len(open) != 1 || open[0].Scope != "code xid/119" {
+		t.Fatalf("the third is %q; breakers %+v", last.Verdict, open)
+	}
+}
+
+func TestARackKeepsHalfOfItsServers(t *testing.T) {
+	t.Parallel()
+	s := storetest.Open(t)
+	verdicts := map[string]int{}
+	for n := range 4 { // storetest puts servers into one rack
+		storetest.Available(t, s, n+1, fmt.Sprint("nvidia-m", n), 8)
+	}
+	all, err := s.Servers(t.Context(), store.ServerFilter{})
+	ok(t, err)
+	for i, v := range all {
+		verdicts[report(t, s, v, "xid", []string{"79", "119", "120", "136"}[i], fmt.Sprint("f", i), s.Now()).Verdict]++
+	}
+	if verdicts["reset"] != 2 || verdicts["limited"] != 2 {
+		t.Fatalf("the verdicts are %v", verdicts)
+	}
+}
+
+func TestASilencedFaultIsOnlyObservedUntilTheSilenceEnds(t *testing.T) {
+	t.Parallel()
+	c := newClock()
+	s := storetest.OpenAt(t, c.now)
+	v := storetest.Available(t, s, 1, model, 8)
+	for _, bad := range []store.Silence{{Reason: "x", Until: s.Now().Add(time.Hour)}, {Rule: "xid-79", Until: s.Now().Add(time.Hour)},
+		{Rule: "xid-79", Reason: "x"}, {Rule: "xid-79", Reason: "x", Until: s.Now().Add(60 * 24 * time.Hour)}} {
+		if _, err := s.Silence(t.Context(), bad, "ann"); !schema.Is(err, schema.CodeInvalid) {
+			t.Errorf("%+v was answered %v", bad, err)
+		}
+	}
+	_, err := s.Silence(t.Context(), store.Silence{Rule: "xid-79", Server: v.Name, Reason: "known", Until: s.Now().Add(time.Hour)}, "ann")
+	ok(t, err)
+	if f := report(t, s, v, "xid", "79", "a", s.Now()); f.Verdict != "silenced" || f.Rule != "xid-79" {
+		t.Fatalf("within the silence: %+v", f)
+	}
+	c.pass(2 * time.Hour)
+	if f := report(t, s, v, "xid", "79", "b", s.Now()); f.Verdict != "reset" {
+		t.Fatalf("after the silence: %+v", f)
+	}
+}
+
+func TestAnOperatorsChangeOfARuleIsInForceAtOnce(t *testing.T) {
+	t.Parallel()
+	s := storetest.Open(t)
+	v := storetest.Available(t, s, 1, model, 8)
+	for _, bad := range []rules.Change{{Rule: "nothing"}, {Rule: "xid-79", Mode: "perhaps"}, {Rule: "xid-79", Cure: "prayer"}, {Rule: "xid-79", Cure: "technician"}, {Rule: "thermal", Count: 3}, {Rule: "xid-94-again", Within: 100 * 24 * time.Hour}} {
+		if _, err := rules.Check(rules.Table, bad); err == nil {
+			t.Errorf("%+v was taken", bad)
+		}
+	}
+	ok(t, s.ChangeRule(t.Context(), store.RuleChange{Rule: "xid-79", Mode: "observe", Reason: "on trial"}, "ann"))
+	if f := report(t, s, v, "xid", "79", "a", s.Now()); f.Verdict != "observe" {
+		t.Fatalf("a rule on trial acted: %+v", f)
+	}
+	ok(t, s.ChangeRule(t.Context(), store.RuleChange{Rule: "xid-79", Reason: "taken back"}, "ann"))
+	if left, err := s.RuleChanges(t.Context()); err != nil || len(left) != 0 {
+		t.Fatalf("a change of nothing left %+v, %v", left, err)
 	}
 }
 

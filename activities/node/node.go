@@ -39,6 +39,7 @@ type Ask struct {
 	Kind     schema.TaskKind `json:"kind"`
 	Profile  string          `json:"profile,omitempty"` // drivers, runtime: the versioned profile
 	Suite    string          `json:"suite,omitempty"`   // burn-in; empty = the agent's own
+	Only     []string        `json:"only,omitempty"`    // burn-in: the devices to test, empty = all; reset: those to reset, empty = all
 	// NewSerial, for an inventory after a repair: the part that was put in must be there.
 	NewSerial string `json:"new_serial,omitempty"`
 	// OldSerial, for an inventory after a repair that put a new part in: it must be gone.
@@ -78,13 +79,15 @@ func (a *Activities) AskAgent(ctx context.Context, in Ask) (State, error) {
 func payload(in Ask, v schema.Server) ([]byte, error) {
 	switch in.Kind {
 	case schema.TaskBurnIn:
-		return json.Marshal(agentproto.BurnIn{Suite: in.Suite, Model: v.Model, Devices: v.Accelerators})
+		return json.Marshal(agentproto.BurnIn{Suite: in.Suite, Model: v.Model, Devices: v.Accelerators, Only: in.Only})
+	case schema.TaskReset:
+		return json.Marshal(agentproto.Reset{Devices: in.Only})
 	case schema.TaskDrivers, schema.TaskRuntime:
 		return json.Marshal(agentproto.Setup{Profile: in.Profile, Vendor: vendorOf(v.Model)})
 	case schema.TaskInventory:
 		return []byte("{}"), nil
 	default:
-		return nil, temporalerr.Wrap(schema.Invalid("kind", string(in.Kind), "inventory, drivers, runtime or burn-in"))
+		return nil, temporalerr.Wrap(schema.Invalid("kind", string(in.Kind), "inventory, drivers, runtime, burn-in or reset"))
 	}
 }
 
@@ -113,7 +116,7 @@ func judge(in Ask, v schema.Server, t schema.Task) State {
 	}
 	switch {
 	case t.Kind == schema.TaskBurnIn:
-		s.Outcome, s.Inconclusive = burnIn(v, t)
+		s.Outcome, s.Inconclusive = burnIn(v, t, in.Only)
 	case t.State != schema.TaskDone:
 		s.Outcome = failed(schema.FailTask, true, "%s ended as %s: %s", t.Kind, t.State, said(t))
 	case t.Kind == schema.TaskInventory:

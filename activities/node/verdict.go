@@ -114,7 +114,7 @@ func orNone(s string) string {
 
 // burnIn has three outcomes. Failed needs a device and a test that are named; everything that is not clearly passed or
 // failed is inconclusive: a tool that is missing, a deadline, an answer that was cut off, tests that were skipped.
-func burnIn(v schema.Server, t schema.Task) (_ *schema.StepOutcome, inconclusive bool) {
+func burnIn(v schema.Server, t schema.Task, only []string) (_ *schema.StepOutcome, inconclusive bool) {
 	var r agentproto.BurnInResult
 	err := json.Unmarshal([]byte(t.Result), &r)
 	unsure := func(format string, args ...any) (*schema.StepOutcome, bool) {
@@ -138,7 +138,12 @@ func burnIn(v schema.Server, t schema.Task) (_ *schema.StepOutcome, inconclusive
 		return unsure("no test was run")
 	}
 	devices := slices.Compact(slices.Sorted(slices.Values(r.Devices)))
-	if len(devices) < v.Accelerators {
+	for _, id := range only {
+		if !slices.Contains(devices, id) {
+			return failed(schema.FailHardware, true, "burn-in did not cover %s, which it was to test (%s)", id, strings.Join(devices, ", ")), false
+		}
+	}
+	if len(only) == 0 && len(devices) < v.Accelerators {
 		return failed(schema.FailHardware, true, "burn-in covered %d of the %d devices ordered (%s): find the missing one", len(devices), v.Accelerators, strings.Join(devices, ", ")), false
 	}
 	return &schema.StepOutcome{Detail: fmt.Sprintf("passed: %s on %d devices%s", strings.Join(r.Tests, ", "), len(devices), evidence(r, t))}, false

@@ -331,8 +331,8 @@ func TestBrowserTheWayThroughTheConsole(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	if ok, err := p.Store.RepairDrained(t.Context(), r.ID); err != nil || !ok {
-		t.Fatal(ok, err)
+	if state, err := p.Store.RepairDrained(t.Context(), r.ID, store.Until{}); err != nil || state != schema.RepairWaiting {
+		t.Fatal(state, err)
 	}
 	b.signIn(schema.RoleTechnician)
 	b.sees("Wait for you")

@@ -1058,6 +1058,9 @@ type Repair = schema.Repair
 
 // RepairDone defines model for RepairDone.
 type RepairDone struct {
+	// Did What a technician did
+	Did RepairWork `json:"did,omitempty"`
+
 	// NewSerial Of the part put in
 	NewSerial string `json:"new_serial,omitempty"`
 	Note      string `json:"note,omitempty"`
@@ -1070,6 +1073,9 @@ type RepairDone struct {
 type RepairList struct {
 	Items []Repair `json:"items"`
 }
+
+// RepairWork What a technician did
+type RepairWork = schema.RepairWork
 
 // Report defines model for Report.
 type Report struct {

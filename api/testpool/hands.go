@@ -190,7 +190,7 @@ func (p *Pool) Break(ctx context.Context, server, slot string) (schema.Repair, e
 		if err != nil {
 			return schema.Repair{}, err
 		}
-		if _, err := p.Store.Judge(ctx, faults[0].ID, store.ActionRepair, f.Text); err != nil {
+		if _, err := p.Store.Judge(ctx, faults[0].ID, store.Verdict{Rule: "test", Action: schema.ActionRepair, Why: f.Text}); err != nil {
 			return schema.Repair{}, err
 		}
 		r, _, err := p.Store.OpenRepair(ctx, v.ID)
@@ -201,7 +201,7 @@ func (p *Pool) Break(ctx context.Context, server, slot string) (schema.Repair, e
 
 // RepairDone proves the hardware: it fails where the new serial begins with BadSerial.
 func (p *Pool) RepairDone(ctx context.Context, r schema.Repair, d api.RepairDone) error {
-	if err := p.Store.RepairDone(ctx, r.ID, d.OldSerial, d.NewSerial, d.Note, d.By); err != nil {
+	if err := p.Store.RepairDone(ctx, r.ID, store.RepairWord{OldSerial: d.OldSerial, NewSerial: d.NewSerial, Did: d.Did, Note: d.Note, By: d.By}, store.Until{}); err != nil {
 		return err
 	}
 	p.spawn(func(ctx context.Context) error { return p.prove(ctx, r, d.NewSerial) })
@@ -219,7 +219,8 @@ func (p *Pool) BurnIn(ctx context.Context, v schema.Server, by string) (schema.R
 
 func (p *Pool) prove(ctx context.Context, r schema.Repair, fresh string) error {
 	if strings.HasPrefix(fresh, BadSerial) {
-		return p.Store.RepairUnproven(ctx, r.ID, "burn-in failed on "+fresh)
+		_, err := p.Store.RepairUnproven(ctx, r.ID, "burn-in failed on "+fresh, false, store.Until{})
+		return err
 	}
 	v, err := p.Store.Server(ctx, r.Server)
 	if err != nil {

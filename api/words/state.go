@@ -31,6 +31,10 @@ func Phase(p schema.Phase) string {
 // Repair says what a repair waits for.
 func Repair(r schema.Repair) string {
 	switch r.State {
+	case schema.RepairCordoned:
+		return "a suspect takes no new work; what runs on the server may end"
+	case schema.RepairResetting:
+		return "a reset is tried that may cure it; don't touch the server yet"
 	case schema.RepairDraining:
 		return "waits for running jobs to end; don't touch the server yet"
 	case schema.RepairWaiting:

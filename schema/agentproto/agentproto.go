@@ -69,7 +69,8 @@ type Evidence struct {
 	Device   string          `json:"device"` // serial, else UUID, else PCI; empty = the server
 	Kind     string          `json:"kind"`   // xid, ras, ecc-uncorrectable, absent, thermal, ...
 	Code     string          `json:"code"`
-	Part     string          `json:"part,omitempty"` // of the device or server, where there are several of a kind: a port, a fan
+	Part     string          `json:"part,omitempty"`  // of the device or server, where there are several of a kind: a port, a fan
+	Value    float64         `json:"value,omitempty"` // what was measured, in the kind's unit; 0 = nothing was
 	Severity schema.Severity `json:"severity"`
 	Text     string          `json:"text"`
 	At       schema.Instant  `json:"at"`
@@ -142,6 +143,11 @@ type BurnIn struct {
 	Devices int      `json:"devices"`           // how many must be there
 	Only    []string `json:"only,omitempty"`    // identities to test in depth; empty = all
 	Seconds float64  `json:"seconds,omitempty"` // how long each test lasts; 0 = the suite's own
+}
+
+// Reset is the payload of a reset task. No job may run on what is reset.
+type Reset struct {
+	Devices []string `json:"devices,omitempty"` // identities; empty = all, with what links them
 }
 
 // BurnInResult is a burn-in's outcome. Only "passed" opens the gate.

@@ -153,13 +153,17 @@ func (tx *Tx) heartbeat(server string, h agentproto.Heartbeat) error {
 		}
 	}
 	for _, e := range h.Evidence {
-		f := schema.Fault{Source: "agent", Kind: e.Kind, Code: e.Code, Severity: e.Severity, Text: e.Text, At: e.At, Dedupe: "agent/" + v.ID + "/" + e.ID}
+		f := schema.Fault{Source: "agent", Kind: e.Kind, Code: e.Code, Part: e.Part, Value: e.Value, Severity: e.Severity, Text: e.Text, At: e.At, Dedupe: "agent/" + v.ID + "/" + e.ID}
 		if e.Device != "" {
 			if err := tx.db.Raw("SELECT id FROM accelerators WHERE server = ? AND removed_at = 0 AND (serial = ? OR uuid = ? OR pci = ?) LIMIT 1", v.ID, e.Device, e.Device, e.Device).Scan(&f.Accelerator).Error; err != nil {
 				return err
 			}
 		}
-		if err := tx.reportFault(v, f); err != nil {
+		tell := tx.reportFault
+		if e.Clear {
+			tell = tx.clearFaults
+		}
+		if err := tell(v, f); err != nil {
 			return err
 		}
 	}

@@ -183,7 +183,7 @@ func TestFaultsAtOnceStayWithinTheBlastRadius(t *testing.T) {
 		f, err := b.Faults(t.Context(), v.ID)
 		b.must(err)
 		judge = append(judge, func() error {
-			_, err := b.Judge(context.Background(), f[0].ID, store.ActionRepair, "off the bus")
+			_, err := b.Judge(context.Background(), f[0].ID, store.Verdict{Action: schema.ActionRepair, Why: "off the bus"})
 			return err
 		})
 	}

@@ -2,260 +2,12 @@ package store
 
 import (
 	"context"
-	"encoding/json"
 	"fmt"
 	"strings"
 	"time"
 
 	"gpupool/schema"
-	"gpupool/schema/agentproto"
 )
-
-// ReportFault keeps evidence once: the same dedupe key again is the same fault. Judging it is activities/health's.
-func (s *Store) ReportFault(ctx context.Context, server string, f schema.Fault) error {
-	return s.Write(ctx, func(tx *Tx) error {
-		v, err := tx.server(server)
-		if err != nil {
-			return err
-		}
-		return tx.reportFault(v, f)
-	})
-}
-
-func (tx *Tx) reportFault(v schema.Server, f schema.Fault) error {
-	switch f.Severity {
-	case schema.SeverityInfo, schema.SeverityWarning, schema.SeverityCritical:
-	default:
-		return schema.Invalid("severity", string(f.Severity), "info, warning or critical")
-	}
-	if f.Dedupe == "" {
-		return schema.Invalid("dedupe", "", "a key that is the same whenever the same event is told again")
-	}
-	f.ID, f.Server, f.SeenAt, f.Epoch = NewID("flt", tx.now), v.ID, tx.now, v.Epoch
-	old, err := tx.beforeEpoch(v, f.At)
-	if err != nil {
-		return err
-	}
-	if old {
-		f.Epoch-- // told late: it is of the hardware as it was before
-	}
-	if twin, err := tx.twin(f); err != nil || twin {
-		return err
-	}
-	r := tx.db.Exec(`INSERT INTO faults (id, server, accelerator, source, kind, code, severity, text, dedupe, epoch, at, seen_at) VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?) ON CONFLICT DO NOTHING`,
-		f.ID, f.Server, f.Accelerator, f.Source, f.Kind, f.Code, f.Severity, f.Text, f.Dedupe, f.Epoch, f.At, f.SeenAt)
-	if r.Error != nil || r.RowsAffected == 0 {
-		return r.Error
-	}
-	tx.Emit(schema.Event{Kind: schema.EventFault, Subject: f.ID, Server: v.ID}, map[string]any{"kind": f.Kind, "code": f.Code, "severity": f.Severity, "text": f.Text, "accelerator": f.Accelerator})
-	return nil
-}
-
-// twinWindow is how far apart two paths may tell of one event: an out-of-band read comes minutes after it.
-const twinWindow = 10 * time.Minute
-
-// twin recognises an event that another path has told of: the same kind and code on the same device at about the same time,
-// not matched with one of this path's yet. It is kept beside that fault and is no fault of its own, so that two paths don't
-// count one event twice.
-func (tx *Tx) twin(f schema.Fault) (bool, error) {
-	if f.Source != "agent" && f.Source != "redfish" || f.Accelerator == "" {
-		return false, nil
-	}
-	var known int64
-	if err := tx.db.Raw("SELECT count(*) FROM fault_twins WHERE dedupe = ?", f.Dedupe).Scan(&known).Error; err != nil || known > 0 {
-		return known > 0, err
-	}
-	if err := tx.db.Raw("SELECT count(*) FROM faults WHERE dedupe = ?", f.Dedupe).Scan(&known).Error; err != nil || known > 0 {
-		return known > 0, err
-	}
-	at, w := f.At, schema.Instant(twinWindow.Milliseconds())
-	if at == 0 {
-		at = tx.now
-	}
-	var other string
-	err := tx.db.Raw(`SELECT id FROM faults f WHERE server = ? AND accelerator = ? AND kind = ? AND code = ? AND epoch = ? AND source <> ? AND source IN ('agent', 'redfish') AND at BETWEEN ? AND ?
-		AND NOT EXISTS (SELECT 1 FROM fault_twins t WHERE t.fault = f.id AND t.source = ?) ORDER BY at, id LIMIT 1`,
-		f.Server, f.Accelerator, f.Kind, f.Code, f.Epoch, f.Source, at-w, at+w, f.Source).Scan(&other).Error
-	if err != nil || other == "" {
-		return false, err
-	}
-	_, err = tx.exec("INSERT INTO fault_twins (dedupe, source, fault, at) VALUES (?, ?, ?, ?)", f.Dedupe, f.Source, other, tx.now)
-	return err == nil, err
-}
-
-// beforeEpoch reports whether something that happened at a moment is of an earlier epoch of the server: from before the
-// technician's last word, or before the installed system's first. A moment that isn't told is now. Clocks of servers may
-// be MaxSkew off, so what is told to be that near to the epoch's start counts as new: a fault too many sends a server to
-// a person, one too few keeps a bad device in the pool.
-func (tx *Tx) beforeEpoch(v schema.Server, at schema.Instant) (bool, error) {
-	if at == 0 {
-		return false, nil
-	}
-	var since schema.Instant
-	err := tx.db.Raw(`SELECT max(since) FROM (SELECT COALESCE(max(done_at), 0) AS since FROM repairs WHERE server = ? UNION ALL SELECT COALESCE(max(registered_at), 0) FROM agents WHERE server = ?) AS epochs`, v.ID, v.ID).Scan(&since).Error
-	return since > 0 && at < since.Add(-agentproto.MaxSkew), err
-}
-
-// Fault finds one by id.
-func (s *Store) Fault(ctx context.Context, id string) (schema.Fault, error) {
-	var f schema.Fault
-	return f, one(s.read(ctx).Where("id = ?", id).Take(&f).Error, "fault", id)
-}
-
-// Faults of a server, newest first; of all where server is empty.
-func (s *Store) Faults(ctx context.Context, server string) ([]schema.Fault, error) {
-	q := s.read(ctx).Order("seen_at DESC, id DESC").Limit(500)
-	if server != "" {
-		q = q.Where("server = ?", server)
-	}
-	var out []schema.Fault
-	return out, q.Find(&out).Error
-}
-
-// Action is what a verdict does.
-type Action string
-
-const (
-	ActionObserve Action = "observe" // keep it, do nothing
-	ActionCordon  Action = "cordon"  // no new jobs on the accelerator (or server); jobs go on
-	ActionRepair  Action = "repair"  // cordon, drain now, repair
-)
-
-// BlastRadius bounds what may be cordoned automatically: at most this share of a model's servers in a region, and
-// always at least one.
-const BlastRadius = 0.34
-
-// Judge applies a verdict to a fault, once. Evidence of an earlier epoch (before the last repair or install) is
-// history. Over the blast radius nothing is cordoned and a person is called by the event.
-func (s *Store) Judge(ctx context.Context, fault string, action Action, why string) (schema.Fault, error) {
-	var f schema.Fault
-	err := s.Write(ctx, func(tx *Tx) error {
-		if err := one(tx.lock(&f, "id = ?", fault), "fault", fault); err != nil {
-			return err
-		}
-		if f.Verdict != "" {
-			return nil
-		}
-		v, err := tx.server(f.Server)
-		if err != nil {
-			return err
-		}
-		switch {
-		case f.Epoch < v.Epoch:
-			f.Verdict = "stale"
-		case action == ActionObserve:
-			f.Verdict = string(ActionObserve)
-		case v.Phase == schema.PhaseOnboarding || v.Phase == schema.PhaseEnrolled || v.Phase == schema.PhaseRetiring || v.Phase == schema.PhaseRetired:
-			f.Verdict = string(ActionObserve) // not in the pool: onboarding's own gate judges the hardware
-		default:
-			over, err := tx.overBlastRadius(v)
-			if err != nil {
-				return err
-			}
-			if over {
-				f.Verdict = "limited"
-				tx.Emit(schema.Event{Kind: schema.EventServerFailure, Subject: v.ID, Server: v.ID}, map[string]any{"code": "blast-radius", "retryable": false,
-					"text": fmt.Sprintf("%s: too many servers of model %s are cordoned for faults already; this one is only observed. A person must look.", f.Text, v.Model)})
-				break
-			}
-			f.Verdict = string(action)
-			if err := tx.applyVerdict(v, &f, action, why); err != nil {
-				return err
-			}
-		}
-		return tx.db.Save(&f).Error
-	})
-	return f, err
-}
-
-func (tx *Tx) overBlastRadius(v schema.Server) (bool, error) {
-	if err := tx.exclusive("blast radius of " + v.Region + " " + v.Model); err != nil {
-		return false, err
-	}
-	var total, out, mine int64
-	if err := tx.db.Raw("SELECT count(*) FROM servers WHERE region = ? AND model = ? AND phase IN ('available','draining','repairing')", v.Region, v.Model).Scan(&total).Error; err != nil {
-		return false, err
-	}
-	if err := tx.db.Raw("SELECT count(DISTINCT c.server) FROM cordons c JOIN servers s ON s.id = c.server WHERE c.lifted_at = 0 AND c.owner = 'fault' AND s.region = ? AND s.model = ? AND c.server <> ?", v.Region, v.Model, v.ID).Scan(&out).Error; err != nil {
-		return false, err
-	}
-	if err := tx.db.Raw("SELECT count(*) FROM cordons WHERE lifted_at = 0 AND owner = 'fault' AND server = ?", v.ID).Scan(&mine).Error; err != nil {
-		return false, err
-	}
-	return mine == 0 && out > 0 && float64(out+1) > BlastRadius*float64(total), nil
-}
-
-func (tx *Tx) applyVerdict(v schema.Server, f *schema.Fault, action Action, why string) error {
-	slot, serial := "", ""
-	if f.Accelerator != "" {
-		var a schema.Accelerator
-		if err := tx.lock(&a, "id = ?", f.Accelerator); err != nil {
-			return err
-		}
-		slot, serial = a.Slot, a.Serial
-		to := schema.HealthSuspect
-		if action == ActionRepair {
-			to = schema.HealthFailed
-		}
-		if a.Health != schema.HealthAbsent && a.Health != schema.HealthFailed {
-			if err := tx.setHealth(&a, to, f.Text); err != nil {
-				return err
-			}
-			if err := tx.db.Save(&a).Error; err != nil {
-				return err
-			}
-		}
-	}
-	if action == ActionCordon {
-		_, err := tx.cordon(v, f.Accelerator, schema.CordonFault, "health", why)
-		return err
-	}
-	if _, err := tx.cordon(v, "", schema.CordonFault, "health", why); err != nil {
-		return err
-	}
-	var open schema.Repair
-	err := tx.lock(&open, "server = ? AND closed_at = 0", v.ID)
-	if err == nil {
-		f.Repair = open.ID
-		return nil // one repair at a time: this is more evidence for it
-	}
-	if !isNoRows(err) {
-		return err
-	}
-	part, location := "server", fmt.Sprintf("%s / %s / %s", v.Site, v.Rack, v.Name)
-	if v.Unit > 0 {
-		location = fmt.Sprintf("%s / %s / U%d / %s", v.Site, v.Rack, v.Unit, v.Name)
-	}
-	if f.Accelerator != "" {
-		part = "accelerator " + slot
-		location += " / " + slot
-	}
-	r := schema.Repair{ID: NewID("rep", tx.now), Server: v.ID, Accelerator: f.Accelerator, State: schema.RepairDraining, Cause: f.Text, Part: part, Location: location, OldSerial: serial, OpenedAt: tx.now}
-	f.Repair = r.ID
-	if err := tx.db.Create(&r).Error; err != nil {
-		return err
-	}
-	tx.Emit(schema.Event{Kind: schema.EventRepairOpened, Subject: r.ID, Server: v.ID}, map[string]any{"cause": r.Cause, "part": r.Part, "location": r.Location})
-	if v.Phase == schema.PhaseAvailable {
-		if err := tx.setPhase(&v, schema.PhaseDraining, "health", why); err != nil {
-			return err
-		}
-	}
-	var jobs []string
-	if err := tx.db.Raw("SELECT DISTINCT job FROM allocations WHERE server = ? AND released_at = 0 ORDER BY job", v.ID).Scan(&jobs).Error; err != nil {
-		return err
-	}
-	for _, id := range jobs {
-		j, err := tx.job(id)
-		if err != nil {
-			return err
-		}
-		if err := tx.requestStop(&j, schema.AttemptLost, "health", "server "+v.Name+": "+f.Text); err != nil {
-			return err
-		}
-	}
-	return tx.emitIfDrained(v)
-}
 
 // BeginBurnIn takes a server out of the pool to prove its accelerators: one whose burn-in was skipped, or that a person
 // doubts. It is a repair that begins with its proof, and comes back as every repair does. That the server holds no job,
@@ -289,7 +41,9 @@ func (s *Store) BeginBurnIn(ctx context.Context, server, by string) (schema.Repa
 		if err := tx.setPhase(&v, schema.PhaseRepairing, by, why); err != nil {
 			return err
 		}
-		r = schema.Repair{ID: NewID("rep", tx.now), Server: v.ID, State: schema.RepairVerifying, Cause: why, Part: schema.PartNone, Location: Location(v), DoneBy: by, OpenedAt: tx.now, DrainedAt: tx.now, DoneAt: tx.now}
+		r = schema.Repair{ID: NewID("rep", tx.now), Server: v.ID, State: schema.RepairVerifying, Cause: why, Part: schema.PartNone, Location: Location(v), DoneBy: by,
+			Action: schema.ActionCordon, Cure: schema.CureBurnIn, FirstSignAt: tx.now, OpenedAt: tx.now, DrainedAt: tx.now, DoneAt: tx.now, Deadline: tx.now.Add(DefaultIdle)}
+		assign(&r)
 		tx.Emit(schema.Event{Kind: schema.EventRepairOpened, Subject: r.ID, Server: v.ID, By: by}, map[string]any{"cause": r.Cause, "part": r.Part, "location": r.Location})
 		return tx.db.Create(&r).Error
 	})
@@ -321,6 +75,40 @@ func (s *Store) Repair(ctx context.Context, id string) (schema.Repair, error) {
 	return r, one(s.read(ctx).Where("id = ?", id).Take(&r).Error, "repair", id)
 }
 
+// RepairFaults is a repair's evidence, the oldest first.
+func (s *Store) RepairFaults(ctx context.Context, repair string) ([]schema.Fault, error) {
+	var out []schema.Fault
+	return out, s.read(ctx).Where("repair = ?", repair).Order("seen_at, id").Find(&out).Error
+}
+
+// NudgeIdle wakes the repairs that wait for their server to become idle, where it is.
+func (s *Store) NudgeIdle(ctx context.Context) error {
+	var idle []schema.Repair
+	if err := s.read(ctx).Where("state = ? AND NOT EXISTS (SELECT 1 FROM allocations a WHERE a.server = repairs.server AND a.released_at = 0)", schema.RepairCordoned).Order("id").Limit(500).Find(&idle).Error; err != nil || len(idle) == 0 {
+		return err
+	}
+	return s.Write(ctx, func(tx *Tx) error {
+		for _, r := range idle {
+			tx.Emit(schema.Event{Kind: schema.EventRepairNews, Subject: r.ID, Server: r.Server}, map[string]any{"why": "the server is idle"})
+		}
+		return nil
+	})
+}
+
+// HeardAgain are servers with evidence of their agent's silence that was heard of since, and the evidence.
+func (s *Store) HeardAgain(ctx context.Context) ([]schema.Fault, error) {
+	var out []schema.Fault
+	return out, s.read(ctx).Raw(`SELECT f.* FROM faults f JOIN servers s ON s.id = f.server AND s.epoch = f.epoch WHERE f.kind = 'agent-silent' AND f.cleared_at = 0 AND f.repair <> '' AND s.agent_seen > f.at ORDER BY f.id LIMIT 500`).Scan(&out).Error
+}
+
+// Suspects are the devices that a repair's evidence is of, as the agent names them; evidence that is over counts too, once it
+// was reason enough.
+func (s *Store) Suspects(ctx context.Context, repair string) ([]string, error) {
+	var out []string
+	return out, s.read(ctx).Raw(`SELECT DISTINCT CASE WHEN a.serial <> '' THEN a.serial WHEN a.uuid <> '' THEN a.uuid ELSE a.pci END AS device
+		FROM faults f JOIN accelerators a ON a.id = f.accelerator WHERE f.repair = ? ORDER BY device`, repair).Scan(&out).Error
+}
+
 // OpenRepair is the server's live repair, if any.
 func (s *Store) OpenRepair(ctx context.Context, server string) (schema.Repair, bool, error) {
 	var r schema.Repair
@@ -346,71 +134,315 @@ func (tx *Tx) setRepair(r *schema.Repair, to schema.RepairState, by, why string)
 	}
 	tx.Emit(schema.Event{Kind: schema.EventRepairState, Subject: r.ID, Server: r.Server, By: by}, map[string]any{"from": r.State, "to": to, "why": why})
 	r.State, r.Version = to, r.Version+1
+	assign(r)
 	return tx.db.Save(r).Error
 }
 
-// RepairDrained is called when no job is left: the server is repairing and waits for the technician. It reports
-// false, changing nothing, while a job is still on it. Repeating it changes nothing.
-func (s *Store) RepairDrained(ctx context.Context, repair string) (bool, error) {
-	drained := false
+// Owners of a repair's next step beside a person's name.
+const (
+	OwnerPlatform    = "gpupool"
+	OwnerTechnicians = "technicians"
+)
+
+// assign says whose the next step is and what it is, of the state that r is in.
+func assign(r *schema.Repair) {
+	cures := map[schema.Cure]string{schema.CureBurnIn: "the burn-in", schema.CureDevice: "a reset of the device", schema.CureBaseboard: "a reset of all its devices",
+		schema.CureReboot: "a reboot", schema.CurePower: "a power cycle", schema.CureTechnician: "a technician", "": "a technician"}
+	r.Owner = OwnerPlatform
+	switch r.State {
+	case schema.RepairCordoned:
+		r.NextStep = "once the server is idle, at the latest by the deadline, it leaves the pool; then " + cures[r.Cure]
+	case schema.RepairDraining:
+		r.NextStep = "once no job is left: " + cures[r.Cure]
+	case schema.RepairResetting:
+		r.NextStep = cures[nextCure(*r)] + ", then the burn-in"
+	case schema.RepairVerifying:
+		r.NextStep = "its devices are read and burnt in; then it returns, or goes back"
+	case schema.RepairWaiting:
+		r.Owner, r.NextStep = OwnerTechnicians, "look at "+r.Part+", then say done, or could-not-fix"
+		if r.ClaimedBy != "" {
+			r.Owner = r.ClaimedBy
+		}
+	case schema.RepairReturned, schema.RepairCancelled:
+		r.Owner, r.NextStep, r.Deadline = "", "", 0
+	}
+}
+
+// nextCure is the reset that comes next: the mildest that may help and was not tried, or a technician.
+func nextCure(r schema.Repair) schema.Cure {
+	c := r.Cure
+	for c != schema.CureTechnician && c != schema.CureBurnIn && r.HasTried(c) {
+		c = c.Next()
+	}
+	return c
+}
+
+// Until are the times after which a person is called, by what the repair then waits for.
+type Until struct {
+	Reset, Technician, Proof time.Duration
+}
+
+func (tx *Tx) due(d time.Duration) schema.Instant { return tx.now.Add(orElse(d, DefaultIdle)) }
+
+// RepairIdle is asked while a suspect is cordoned: once the server holds no job, or when the time for that is over, it leaves
+// the pool. What runs then may still end by itself. It returns the state that the repair is in.
+func (s *Store) RepairIdle(ctx context.Context, repair string, over bool, within time.Duration) (schema.RepairState, error) {
+	var state schema.RepairState
 	err := s.Write(ctx, func(tx *Tx) error {
 		r, v, err := tx.repair(repair)
 		if err != nil {
 			return err
 		}
+		state = r.State
+		if r.State != schema.RepairCordoned {
+			return nil
+		}
+		n, err := tx.liveAllocations(v.ID)
+		if err != nil || n > 0 && !over {
+			return err
+		}
+		if _, err := tx.cordon(v, "", schema.CordonFault, "health", r.Cause); err != nil {
+			return err
+		}
+		if v.Phase == schema.PhaseAvailable {
+			if err := tx.setPhase(&v, schema.PhaseDraining, "health", r.Cause); err != nil {
+				return err
+			}
+		}
+		r.Deadline = tx.due(within)
+		why := "the server is idle"
+		if n > 0 {
+			why = "the server was not idle in time: it takes no more work"
+		}
+		if err := tx.setRepair(&r, schema.RepairDraining, "repair", why); err != nil {
+			return err
+		}
+		state = r.State
+		return tx.emitIfDrained(v)
+	})
+	return state, err
+}
+
+// RepairDrainNow asks the jobs of a server under repair to end: a person doesn't wait for them.
+func (s *Store) RepairDrainNow(ctx context.Context, repair, reason, by string) (schema.Repair, error) {
+	var r schema.Repair
+	err := s.Write(ctx, func(tx *Tx) error {
+		var v schema.Server
+		var err error
+		if r, v, err = tx.repair(repair); err != nil {
+			return err
+		}
+		if strings.TrimSpace(reason) == "" {
+			return schema.Invalid("reason", reason, "why its jobs are not waited for, in words")
+		}
+		if r.State != schema.RepairCordoned && r.State != schema.RepairDraining {
+			return schema.Conflict(fmt.Sprintf("repair %s is %s", r.ID, r.State), "no job is left on its server")
+		}
+		if _, err := tx.cordon(v, "", schema.CordonFault, "health", r.Cause); err != nil {
+			return err
+		}
+		tx.Emit(schema.Event{Kind: schema.EventRepairNews, Subject: r.ID, Server: v.ID, By: by}, map[string]any{"why": "drained now by " + by + ": " + reason})
+		return tx.drainNow(&r, v, 0, reason)
+	})
+	return r, err
+}
+
+// RepairDrained is called when no job is left: the server is repairing, and what its evidence asks for follows. Where a job is
+// still on it, nothing changes. Repeating it changes nothing. It returns the state that the repair is in.
+func (s *Store) RepairDrained(ctx context.Context, repair string, until Until) (schema.RepairState, error) {
+	var state schema.RepairState
+	err := s.Write(ctx, func(tx *Tx) error {
+		r, v, err := tx.repair(repair)
+		if err != nil {
+			return err
+		}
+		state = r.State
 		if r.State != schema.RepairDraining {
-			drained = true
 			return nil
 		}
 		n, err := tx.liveAllocations(v.ID)
 		if err != nil || n > 0 {
 			return err
 		}
-		drained = true
-		r.DrainedAt, r.WaitingWhy = tx.now, "the part is to be looked at"
+		r.DrainedAt = tx.now
 		if v.Phase == schema.PhaseDraining {
 			if err := tx.setPhase(&v, schema.PhaseRepairing, "repair", r.Cause); err != nil {
 				return err
 			}
 		}
-		return tx.setRepair(&r, schema.RepairWaiting, "repair", r.WaitingWhy)
+		switch c := nextCure(r); c {
+		case schema.CureBurnIn:
+			err = tx.toProof(&r, v, "its evidence is over, or asks for no more than a proof", until)
+		case schema.CureTechnician:
+			r.WaitingWhy, r.Deadline = "the part is to be looked at", tx.due(until.Technician)
+			err = tx.setRepair(&r, schema.RepairWaiting, "repair", r.WaitingWhy)
+		default:
+			r.Deadline = tx.due(until.Reset)
+			err = tx.setRepair(&r, schema.RepairResetting, "repair", "to be tried: "+string(c))
+		}
+		state = r.State
+		return err
 	})
-	return drained, err
+	return state, err
+}
+
+// toProof begins a proof without a technician's word. What was told before is history.
+func (tx *Tx) toProof(r *schema.Repair, v schema.Server, how string, until Until) error {
+	r.Note, r.DoneBy, r.DoneAt, r.Deadline = how, OwnerPlatform, tx.now, tx.due(until.Proof)
+	v.Epoch++
+	if err := tx.saveServer(&v); err != nil {
+		return err
+	}
+	return tx.setRepair(r, schema.RepairVerifying, OwnerPlatform, how)
+}
+
+// NextReset is what is to be tried now, at the moment of the act: CureBurnIn where the evidence is over by now. Where nothing is
+// left to try the repair waits for the technician from here on, because of why.
+func (s *Store) NextReset(ctx context.Context, repair, why string, until Until) (schema.Cure, error) {
+	var c schema.Cure
+	err := s.Write(ctx, func(tx *Tx) error {
+		r, v, err := tx.repair(repair)
+		if err != nil {
+			return err
+		}
+		if r.State != schema.RepairResetting {
+			c = schema.CureTechnician
+			return nil
+		}
+		if err := tx.destructible(v); err != nil {
+			why, r.Cure = err.Error(), schema.CureTechnician
+		}
+		switch c = nextCure(r); c {
+		case schema.CureBurnIn:
+			return tx.toProof(&r, v, "its evidence is over", until)
+		case schema.CureTechnician:
+			if why == "" {
+				why = "no reset is left to try"
+			}
+			r.WaitingWhy, r.Deadline = why, tx.due(until.Technician)
+			return tx.setRepair(&r, schema.RepairWaiting, "repair", why)
+		default:
+			return nil
+		}
+	})
+	return c, err
+}
+
+// ResetTried keeps what came of a reset: one that was carried out is followed by the proof; after one that was not, the next is
+// tried. Repeating it changes nothing.
+func (s *Store) ResetTried(ctx context.Context, repair string, c schema.Cure, done bool, how string, until Until) error {
+	return s.Write(ctx, func(tx *Tx) error {
+		r, v, err := tx.repair(repair)
+		if err != nil || r.State != schema.RepairResetting || r.HasTried(c) {
+			return err
+		}
+		r.Tried = strings.TrimPrefix(r.Tried+","+string(c), ",")
+		if done {
+			return tx.toProof(&r, v, how, until)
+		}
+		assign(&r)
+		r.Version++
+		tx.Emit(schema.Event{Kind: schema.EventRepairNews, Subject: r.ID, Server: v.ID}, map[string]any{"why": how})
+		return tx.db.Save(&r).Error
+	})
+}
+
+// RepairWord is a technician's word on a repair.
+type RepairWord struct {
+	OldSerial, NewSerial string            // of the part taken out and put in; empty = not told
+	Did                  schema.RepairWork // empty: replaced, where a new serial is told, else other
+	Note                 string
+	By                   string
+}
+
+// RepairClaim says who works on a repair that waits. An open claim of another person's is not taken away without force.
+func (s *Store) RepairClaim(ctx context.Context, repair, by string, force bool) (schema.Repair, error) {
+	var r schema.Repair
+	err := s.Write(ctx, func(tx *Tx) error {
+		var err error
+		if r, _, err = tx.repair(repair); err != nil {
+			return err
+		}
+		if r.State != schema.RepairWaiting {
+			return schema.Conflict(fmt.Sprintf("repair %s is %s", r.ID, r.State), "it is claimed while it waits for the technician")
+		}
+		if r.ClaimedBy == by {
+			return nil
+		}
+		if r.ClaimedBy != "" && !force {
+			return schema.Conflict(fmt.Sprintf("repair %s was claimed by %s %s", r.ID, r.ClaimedBy, r.ClaimedAt), "agree with them, then claim it with force")
+		}
+		r.ClaimedBy = by
+		if r.ClaimedAt == 0 {
+			r.ClaimedAt = tx.now // hands-on begins
+		}
+		r.Version++
+		assign(&r)
+		tx.Emit(schema.Event{Kind: schema.EventRepairNews, Subject: r.ID, Server: r.Server, By: by}, map[string]any{"why": "claimed by " + by})
+		return tx.db.Save(&r).Error
+	})
+	return r, err
 }
 
 // RepairDone is the technician's word that the work is done. It returns nothing to the pool: inspection and burn-in
 // follow. From here on older evidence is history (a new epoch).
-func (s *Store) RepairDone(ctx context.Context, repair, oldSerial, newSerial, note, by string) error {
+func (s *Store) RepairDone(ctx context.Context, repair string, w RepairWord, until Until) error {
 	return s.Write(ctx, func(tx *Tx) error {
 		r, v, err := tx.repair(repair)
 		if err != nil {
 			return err
 		}
-		if r.State == schema.RepairVerifying && r.DoneBy == by && r.Note == note && r.NewSerial == newSerial {
+		if w.Did == "" {
+			w.Did = schema.WorkOther
+			if w.NewSerial != "" {
+				w.Did = schema.WorkReplaced
+			}
+		}
+		if r.State == schema.RepairVerifying && r.DoneBy == w.By && r.Note == w.Note && r.NewSerial == w.NewSerial && r.Did == w.Did {
 			return nil // the same word again: its answer was lost
 		}
 		if r.State != schema.RepairWaiting {
 			return schema.Conflict(fmt.Sprintf("repair %s is %s", r.ID, r.State), "done is taken while it waits for the technician")
 		}
-		if oldSerial != "" && r.OldSerial != "" && oldSerial != r.OldSerial {
-			return &schema.Error{Code: schema.CodeInvalid, Field: "old_serial", Message: fmt.Sprintf("%q is not the part to be replaced", oldSerial), Hint: "the failed part's serial is " + r.OldSerial + ", at " + r.Location}
+		switch {
+		case !w.Did.Valid():
+			return schema.Invalid("did", string(w.Did), "one of "+works())
+		case w.Did != schema.WorkReplaced && w.NewSerial != "":
+			return schema.Invalid("did", string(w.Did), "replaced, where a new serial is told; else leave new_serial out")
+		case w.OldSerial != "" && r.OldSerial != "" && w.OldSerial != r.OldSerial:
+			return &schema.Error{Code: schema.CodeInvalid, Field: "old_serial", Message: fmt.Sprintf("%q is not the part to be replaced", w.OldSerial), Hint: "the failed part's serial is " + r.OldSerial + ", at " + r.Location}
+		case w.NewSerial != "" && w.NewSerial == r.OldSerial:
+			return &schema.Error{Code: schema.CodeInvalid, Field: "new_serial", Message: fmt.Sprintf("%q is the failed part's own serial", w.NewSerial), Hint: "the new part's serial, or nothing where the same part stays"}
 		}
-		if newSerial != "" && newSerial == r.OldSerial {
-			return &schema.Error{Code: schema.CodeInvalid, Field: "new_serial", Message: fmt.Sprintf("%q is the failed part's own serial", newSerial), Hint: "the new part's serial, or nothing where the same part stays"}
-		}
-		if newSerial != "" {
-			if err := tx.newPart(r, v, newSerial); err != nil {
+		if w.NewSerial != "" {
+			if err := tx.newPart(r, v, w.NewSerial); err != nil {
 				return err
 			}
 		}
-		r.NewSerial, r.Note, r.DoneBy, r.DoneAt = newSerial, note, by, tx.now
+		if r.ClaimedBy == "" { // who says done has worked on it
+			r.ClaimedBy, r.ClaimedAt = w.By, tx.now
+		}
+		r.NewSerial, r.Did, r.Note, r.DoneBy, r.DoneAt, r.Deadline = w.NewSerial, w.Did, w.Note, w.By, tx.now, tx.due(until.Proof)
 		v.Epoch++
 		if err := tx.saveServer(&v); err != nil {
 			return err
 		}
-		tx.Emit(schema.Event{Kind: schema.EventRepairDone, Subject: r.ID, Server: v.ID, By: by}, map[string]any{"old_serial": r.OldSerial, "new_serial": newSerial, "note": note})
-		return tx.setRepair(&r, schema.RepairVerifying, by, note)
+		tx.Emit(schema.Event{Kind: schema.EventRepairDone, Subject: r.ID, Server: v.ID, By: w.By}, map[string]any{"old_serial": r.OldSerial, "new_serial": w.NewSerial, "did": w.Did, "note": w.Note})
+		if w.NewSerial != "" && r.OldSerial != "" {
+			if err := tx.openRMA(r, v, w.By); err != nil {
+				return err
+			}
+		}
+		return tx.setRepair(&r, schema.RepairVerifying, w.By, w.Note)
 	})
+}
+
+func works() string {
+	out := make([]string, len(schema.RepairWorks))
+	for i, w := range schema.RepairWorks {
+		out[i] = string(w)
+	}
+	return strings.Join(out, ", ")
 }
 
 // newPart refuses a serial that is known at another place: it is not what was put in.
@@ -439,34 +471,32 @@ func (tx *Tx) newPart(r schema.Repair, v schema.Server, serial string) error {
 	return nil
 }
 
-// RepairSelfCured skips the technician where a reset may have cured it: verification decides. Only while draining
-// has ended and nobody has said done.
-func (s *Store) RepairSelfCured(ctx context.Context, repair, how string) error {
-	return s.Write(ctx, func(tx *Tx) error {
-		r, v, err := tx.repair(repair)
-		if err != nil || r.State == schema.RepairVerifying {
-			return err
-		}
-		r.Note, r.DoneBy, r.DoneAt = how, "gpupool", tx.now
-		v.Epoch++
-		if err := tx.saveServer(&v); err != nil {
-			return err
-		}
-		return tx.setRepair(&r, schema.RepairVerifying, "gpupool", how)
-	})
-}
-
-// RepairUnproven sends a repair back to the technician: the proof failed, and why.
-func (s *Store) RepairUnproven(ctx context.Context, repair, why string) error {
-	return s.Write(ctx, func(tx *Tx) error {
+// RepairUnproven ends a proof that failed: where reset is set and one is left to try it is tried, else the repair goes back to
+// the technician.
+func (s *Store) RepairUnproven(ctx context.Context, repair, why string, reset bool, until Until) (schema.RepairState, error) {
+	var state schema.RepairState
+	err := s.Write(ctx, func(tx *Tx) error {
 		r, _, err := tx.repair(repair)
-		if err != nil || r.State == schema.RepairWaiting {
+		if err != nil {
 			return err
+		}
+		state = r.State
+		if r.State != schema.RepairVerifying {
+			return nil
 		}
 		r.Returns++
 		r.WaitingWhy = why
-		return tx.setRepair(&r, schema.RepairWaiting, "repair", why)
+		if c := nextCure(r); reset && c != schema.CureTechnician && c != schema.CureBurnIn {
+			r.Deadline = tx.due(until.Reset)
+			err = tx.setRepair(&r, schema.RepairResetting, "repair", why)
+		} else {
+			r.Deadline = tx.due(until.Technician)
+			err = tx.setRepair(&r, schema.RepairWaiting, "repair", why)
+		}
+		state = r.State
+		return err
 	})
+	return state, err
 }
 
 // RepairCouldNotFix is the technician's word that the work can't be done here. The repair stays open and the server out:
@@ -484,6 +514,9 @@ func (s *Store) RepairCouldNotFix(ctx context.Context, repair, note, by string) 
 			return schema.Invalid("note", note, "what was tried and why it did not help: the next person reads it")
 		}
 		r.Note, r.WaitingWhy, r.Version = note, "could not be fixed by "+by+": "+note, r.Version+1
+		r.ClaimedBy = ""
+		assign(&r)
+		r.Owner, r.NextStep = "operators", "decide: another technician, the part back to its maker, or the server retired"
 		tx.Emit(schema.Event{Kind: schema.EventRepairState, Subject: r.ID, Server: r.Server, By: by}, map[string]any{"from": r.State, "to": r.State, "why": r.WaitingWhy})
 		if err := tx.db.Save(&r).Error; err != nil {
 			return err
@@ -494,10 +527,14 @@ func (s *Store) RepairCouldNotFix(ctx context.Context, repair, note, by string) 
 
 // RepairStuck calls a person to a repair that waits too long, and says for what. The same code and text again is the
 // same call.
-func (s *Store) RepairStuck(ctx context.Context, repair, code, text string) error {
+func (s *Store) RepairStuck(ctx context.Context, repair, code, text string, again time.Duration) error {
 	return s.Write(ctx, func(tx *Tx) error {
 		r, v, err := tx.repair(repair)
 		if err != nil || r.ClosedAt != 0 || v.FailureCode == code && v.FailureText == text {
+			return err
+		}
+		r.Deadline, r.Version = tx.due(again), r.Version+1
+		if err := tx.db.Save(&r).Error; err != nil {
 			return err
 		}
 		return tx.callPerson(&v, schema.FailureCode(code), text)
@@ -509,112 +546,6 @@ func (tx *Tx) callPerson(v *schema.Server, code schema.FailureCode, text string)
 	v.FailureCode, v.FailureText, v.FailureRetryable = string(code), text, true
 	tx.Emit(schema.Event{Kind: schema.EventServerFailure, Subject: v.ID, Server: v.ID}, map[string]any{"code": code, "text": text, "retryable": true})
 	return tx.saveServer(v)
-}
-
-// RepairReturn lets a repaired server back into the pool. The proof is checked here, at the moment of the act: a
-// burn-in task queued after the technician's word passed on every device ordered, and no fault has come since.
-func (s *Store) RepairReturn(ctx context.Context, repair, burnIn string) error {
-	return s.Write(ctx, func(tx *Tx) error {
-		r, v, err := tx.repair(repair)
-		if err != nil || r.State == schema.RepairReturned {
-			return err
-		}
-		if r.State != schema.RepairVerifying {
-			return schema.Conflict(fmt.Sprintf("repair %s is %s", r.ID, r.State), "it returns from verifying only")
-		}
-		var t schema.Task
-		if err := one(tx.lock(&t, "id = ? AND server = ? AND kind = ?", burnIn, v.ID, schema.TaskBurnIn), "burn-in", burnIn); err != nil {
-			return err
-		}
-		var proof agentproto.BurnInResult
-		if err := json.Unmarshal([]byte(t.Result), &proof); err != nil || t.State != schema.TaskDone || proof.Outcome != "passed" || t.Created < r.DoneAt {
-			return schema.Unsafe(fmt.Sprintf("burn-in %s does not prove repair %s", burnIn, r.ID), "a burn-in that began after the repair must pass")
-		}
-		if len(proof.Devices) < v.Accelerators {
-			return schema.Unsafe(fmt.Sprintf("burn-in %s covered %d of %d devices", burnIn, len(proof.Devices), v.Accelerators), "all must be there")
-		}
-		var since schema.Fault
-		err = tx.lock(&since, "server = ? AND epoch = ? AND severity <> ? AND cleared_at = 0", v.ID, v.Epoch, schema.SeverityInfo)
-		if err == nil {
-			return schema.Unsafe("a fault came since the repair: "+since.Text, "the server goes back to the technician")
-		} else if !isNoRows(err) {
-			return err
-		}
-		if err := tx.swapSerial(&r, v); err != nil {
-			return err
-		}
-		if err := tx.markProven(v, "burn-in passed after repair"); err != nil {
-			return err
-		}
-		if err := tx.install(v); err != nil {
-			return err
-		}
-		if _, err := tx.exec("UPDATE faults SET cleared_at = ? WHERE server = ? AND cleared_at = 0 AND epoch < ?", tx.now, v.ID, v.Epoch); err != nil {
-			return err
-		}
-		var lifted []schema.Cordon
-		if err := tx.lockAll(&lifted, "server = ? AND owner IN (?, ?) AND lifted_at = 0", v.ID, schema.CordonFault, schema.CordonRelease); err != nil {
-			return err
-		}
-		for _, c := range lifted {
-			if _, err := tx.uncordon(v, c.Accelerator, c.Owner, "repair"); err != nil {
-				return err
-			}
-		}
-		r.ClosedAt = tx.now
-		if err := tx.setRepair(&r, schema.RepairReturned, "repair", "proven by burn-in"); err != nil {
-			return err
-		}
-		return tx.setPhase(&v, schema.PhaseAvailable, "repair", "repaired and proven")
-	})
-}
-
-// swapSerial takes the replaced part out of the inventory: the new one must have been seen.
-func (tx *Tx) swapSerial(r *schema.Repair, v schema.Server) error {
-	if r.NewSerial == "" {
-		told, err := tx.untoldSwap(r, v)
-		if err != nil || !told {
-			return err
-		}
-	}
-	var fresh schema.Accelerator
-	if err := tx.lock(&fresh, "server = ? AND serial = ? AND removed_at = 0", v.ID, r.NewSerial); err != nil {
-		if isNoRows(err) {
-			return schema.Unsafe(fmt.Sprintf("the new serial %s is not seen in server %s", r.NewSerial, v.Name), "is the part seated? is the serial right?")
-		}
-		return err
-	}
-	if r.Accelerator == "" {
-		return nil
-	}
-	var old schema.Accelerator
-	if err := tx.lock(&old, "id = ?", r.Accelerator); err != nil {
-		return err
-	}
-	if old.ID == fresh.ID || old.RemovedAt != 0 {
-		return nil
-	}
-	if old.Health != schema.HealthAbsent {
-		return schema.Unsafe(fmt.Sprintf("the failed part %s is still seen in server %s", old.Serial, v.Name), "was the right part replaced?")
-	}
-	return tx.removeAccelerator(&old, "replaced by "+r.NewSerial+" in "+r.ID)
-}
-
-// untoldSwap finds the new part by the failed one's slot, where the technician named no serial and the failed one is gone.
-func (tx *Tx) untoldSwap(r *schema.Repair, v schema.Server) (bool, error) {
-	if r.Accelerator == "" {
-		return false, nil
-	}
-	var old, fresh schema.Accelerator
-	if err := tx.lock(&old, "id = ?", r.Accelerator); err != nil || old.Health != schema.HealthAbsent || old.Slot == "" {
-		return false, err
-	}
-	err := tx.lock(&fresh, "server = ? AND slot = ? AND id <> ? AND removed_at = 0 AND health <> ? AND serial <> ''", v.ID, old.Slot, old.ID, schema.HealthAbsent)
-	if isNoRows(err) {
-		return false, nil
-	}
-	r.NewSerial = fresh.Serial
-	return err == nil, err
 }
 
 // Silent are servers in the pool whose agent has not been heard of since before.

@@ -45,6 +45,7 @@ type Config struct {
 	// lose the last moments) or "full" (a power cut loses nothing).
 	Sync           string
 	MaxConnections int              // open PostgreSQL connections; 0 = 20
+	Limits         Limits           // what may be taken out of the pool automatically; zero fields are DefaultLimits'
 	SeenEvery      time.Duration    // how often it is kept that an agent and its devices were seen unchanged; 0 = 15 s
 	Clock          func() time.Time // nil = time.Now
 	Log            *slog.Logger
@@ -55,6 +56,7 @@ type Store struct {
 	r, w     *gorm.DB
 	postgres bool
 	seen     time.Duration // Config.SeenEvery
+	limits   Limits
 	clock    func() time.Time
 	log      *slog.Logger
 
@@ -65,7 +67,7 @@ type Store struct {
 
 // Open opens the database and brings it to the newest schema.
 func Open(ctx context.Context, c Config) (*Store, error) {
-	s := &Store{seen: cmp.Or(c.SeenEvery, SeenEvery), clock: c.Clock, log: c.Log, hub: newHub()}
+	s := &Store{seen: cmp.Or(c.SeenEvery, SeenEvery), limits: c.Limits.WithDefaults(), clock: c.Clock, log: c.Log, hub: newHub()}
 	if s.clock == nil {
 		s.clock = time.Now
 	}

@@ -12,6 +12,7 @@
 //   - Evidence of a fault is kept on the disk until the platform has it.
 //
 // Not here: how a vendor's devices are read (accelerator/<vendor>), what evidence means (activities/health), who gets
-// which device (activities/allocator). Only a run task changes anything on the server: the other kinds look and
-// report, so they are simply done again when the agent died under them.
+// which device (activities/allocator). Only a run task changes anything on the server, and a reset, which is refused while a
+// job holds the device: the other kinds look and report. So all but run tasks are simply done again when the agent died
+// under them.
 package agent

@@ -50,7 +50,7 @@ func (e *evidence) add(source string, s accelerator.Sign) error {
 		key = "n" + strconv.FormatInt(e.kept.Next, 10)
 	}
 	ev := agentproto.Evidence{
-		Device: s.Device, Kind: s.Kind, Code: s.Code, Part: s.Part, Severity: s.Severity, Text: s.Text, At: s.At, Clear: s.Clear,
+		Device: s.Device, Kind: s.Kind, Code: s.Code, Part: s.Part, Value: s.Value, Severity: s.Severity, Text: s.Text, At: s.At, Clear: s.Clear,
 		ID: e.boot + "/" + source + "/" + key,
 	}
 	if ev.At == 0 {

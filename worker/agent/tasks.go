@@ -179,7 +179,7 @@ func (t *tasks) begin(r *record, run *runTask) error {
 		return fmt.Errorf("the task has no id")
 	}
 	if r.Kind != schema.TaskRun {
-		if !slices.Contains([]schema.TaskKind{schema.TaskInventory, schema.TaskDrivers, schema.TaskRuntime, schema.TaskBurnIn}, r.Kind) {
+		if !slices.Contains([]schema.TaskKind{schema.TaskInventory, schema.TaskDrivers, schema.TaskRuntime, schema.TaskBurnIn, schema.TaskReset}, r.Kind) {
 			return fmt.Errorf("this agent (version %s) knows no task of kind %q: upgrade it", t.cfg.Version, r.Kind)
 		}
 		return nil
@@ -354,7 +354,7 @@ func (t *tasks) close() error {
 	return t.journal.close()
 }
 
-// looks are the tasks that change nothing: each returns a result, words, or why it could not.
+// lookFor does a task that may be done again: it changes nothing, or resets what no job uses. Each returns a result, words, or why it could not.
 func (t *tasks) lookFor(ctx context.Context, kind schema.TaskKind, payload json.RawMessage) (result any, text string, err error) {
 	switch kind {
 	case schema.TaskInventory:
@@ -365,6 +365,8 @@ func (t *tasks) lookFor(ctx context.Context, kind schema.TaskKind, payload json.
 		return t.runtime(ctx, payload)
 	case schema.TaskBurnIn:
 		return t.burnIn(ctx, payload)
+	case schema.TaskReset:
+		return t.reset(ctx, payload)
 	default:
 		return nil, "", fmt.Errorf("no such task: %q", kind)
 	}

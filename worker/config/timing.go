@@ -17,6 +17,9 @@ type Timing struct {
 	Undo        time.Duration `yaml:"undo" help:"One act of undoing when an onboarding is aborted, all tries together." zero:"10m" example:"5m"`
 	Heartbeat   time.Duration `yaml:"heartbeat" help:"How often an agent reports, as it is told when it registers; 100ms to a quarter of agent_silent." zero:"5s" example:"10s"`
 	AgentSilent time.Duration `yaml:"agent_silent" help:"An agent that was not heard of for this long is silent: its server is a fault in the pool, and is not let into it." zero:"1m" example:"2m"`
+	Suspect     time.Duration `yaml:"suspect" help:"For a server with a suspect device to become idle by itself; then it takes no more work at all." zero:"24h" example:"8h"`
+	DeviceReset time.Duration `yaml:"device_reset" help:"A reset of devices by their server's agent." zero:"5m" example:"10m"`
+	PowerRest   time.Duration `yaml:"power_rest" help:"How long a server stays off in a power cycle that is to cure it: so long that nothing in it keeps its charge." zero:"30s" example:"2m"`
 	Drain       time.Duration `yaml:"drain" help:"For a server's jobs to end when it is taken out for repair, before a person is called." zero:"15m" example:"1h"`
 	PowerCut    time.Duration `yaml:"power_cut" help:"A server that is to be repaired, still holds jobs, and whose agent was silent for this long, has its power cut: that proves that the jobs have ended. At least agent_silent." zero:"10m" example:"20m"`
 	Technician  time.Duration `yaml:"technician" help:"How long a repair waits for its technician before it is told of as overdue, and again each time as long." zero:"24h" example:"8h"`
@@ -27,7 +30,7 @@ type Timing struct {
 // DefaultTiming is what is meant where nothing is set.
 var DefaultTiming = Timing{BMC: 15 * time.Minute, PhoneHome: 30 * time.Minute, Setup: 30 * time.Minute, Inventory: 5 * time.Minute, BurnIn: 6 * time.Hour,
 	AgentBack: 20 * time.Minute, Undo: 10 * time.Minute, Heartbeat: 5 * time.Second, AgentSilent: time.Minute, Drain: 15 * time.Minute, PowerCut: 10 * time.Minute,
-	Technician: 24 * time.Hour, JobLaunch: 5 * time.Minute, JobRelease: 30 * time.Second}
+	Suspect: 24 * time.Hour, DeviceReset: 5 * time.Minute, PowerRest: 30 * time.Second, Technician: 24 * time.Hour, JobLaunch: 5 * time.Minute, JobRelease: 30 * time.Second}
 
 // Bounds of what a wait may be set to. Temporal's timers are no finer than a second.
 const (
@@ -45,6 +48,7 @@ func (t *Timing) each(visit func(name string, have *time.Duration, left time.Dur
 	}{
 		{"bmc", &t.BMC, d.BMC}, {"phone_home", &t.PhoneHome, d.PhoneHome}, {"setup", &t.Setup, d.Setup}, {"inventory", &t.Inventory, d.Inventory}, {"burn_in", &t.BurnIn, d.BurnIn},
 		{"agent_back", &t.AgentBack, d.AgentBack}, {"undo", &t.Undo, d.Undo}, {"heartbeat", &t.Heartbeat, d.Heartbeat}, {"agent_silent", &t.AgentSilent, d.AgentSilent},
+		{"suspect", &t.Suspect, d.Suspect}, {"device_reset", &t.DeviceReset, d.DeviceReset}, {"power_rest", &t.PowerRest, d.PowerRest},
 		{"drain", &t.Drain, d.Drain}, {"power_cut", &t.PowerCut, d.PowerCut}, {"technician", &t.Technician, d.Technician}, {"job_launch", &t.JobLaunch, d.JobLaunch}, {"job_release", &t.JobRelease, d.JobRelease},
 	} {
 		visit(f.name, f.have, f.left)

@@ -1,85 +1,155 @@
 package rules_test
 
 import (
+	"fmt"
+	"slices"
+	"strconv"
+	"strings"
 	"testing"
 	"time"
+
+	"github.com/cockroachdb/datadriven"
 
 	"gpupool/activities/health/rules"
 	"gpupool/schema"
 )
 
-const hour = schema.Instant(60 * 60 * 1000)
-
 func TestTheTableIsWhole(t *testing.T) {
 	t.Parallel()
 	names := map[string]bool{}
 	for _, r := range rules.Table {
-		if r.Name == "" || names[r.Name] || r.Kind == "" || !r.Action.Valid() || r.Why == "" || r.Source == "" {
-			t.Errorf("rule %+v: a name of its own, a kind, a known action, why and whence", r)
+		if r.Name == "" || names[r.Name] || r.Kind == "" || r.Why == "" || r.Source == "" {
+			t.Errorf("rule %+v: a name of its own, a kind, why and whence", r)
 		}
-		if r.Count > 1 && r.Within == 0 {
-			t.Errorf("rule %s counts for ever: counts need a window", r.Name)
+		if _, err := rules.Check(rules.Table, rules.Change{Rule: r.Name}); err != nil {
+			t.Errorf("rule %s: %v", r.Name, err)
 		}
-		if r.Mode != rules.Off && r.Mode != rules.Watch && r.Mode != rules.Enforce {
-			t.Errorf("rule %s has mode %q", r.Name, r.Mode)
+		if r.Action == schema.ActionCordon && r.Cure == "" {
+			t.Errorf("rule %s cordons, and nothing follows: a cordon has a next step", r.Name)
+		}
+		if r.Beside != "" && r.Within == 0 {
+			t.Errorf("rule %s asks for %s beside it for ever", r.Name, r.Beside)
 		}
 		names[r.Name] = true
 	}
+	codes := map[string]bool{}
+	for _, x := range rules.XIDs {
+		if codes[x.Code] || x.Meaning == "" || x.NVIDIA == "" || x.Why == "" || !x.Action.Valid() || !x.Cure.Valid() {
+			t.Errorf("XID %+v: once, with its meaning, the catalogue's action, and why", x)
+		}
+		codes[x.Code] = true
+	}
 }
 
-func TestVerdicts(t *testing.T) {
+// TestCases judges the evidence of testdata/*: in each case the lines above ----, one after the other, on one server.
+//
+//	TIME DEVICE KIND [CODE] [sev=info|warning|critical] [value=N] [part=P] [epoch=N]
+//
+// DEVICE is - for the server itself. An epoch begins with each repair.
+func TestCases(t *testing.T) {
 	t.Parallel()
-	xid := func(code string, at schema.Instant) schema.Fault {
-		return schema.Fault{ID: code + "-" + at.String(), Accelerator: "acc", Kind: "xid", Code: code, Severity: schema.SeverityWarning, At: at, Epoch: 2}
-	}
-	other := xid("94", 2*hour)
-	other.Accelerator = "acc-2"
-	before := xid("94", 2*hour)
-	before.Epoch = 1
-	cases := map[string]struct {
-		f      schema.Fault
-		recent []schema.Fault
-		action rules.Action
-		rule   string
-	}{
-		"off the bus":                         {xid("79", hour), nil, rules.Repair, "xid-fell-off-bus"},
-		"double bit":                          {xid("48", hour), nil, rules.Repair, "xid-double-bit-ecc"},
-		"a row to be remapped kills no job":   {xid("63", hour), nil, rules.Cordon, "xid-row-remapped"},
-		"no row left to remap to":             {xid("64", hour), nil, rules.Repair, "xid-row-remap-failed"},
-		"an application's fault":              {xid("31", hour), nil, rules.Observe, "xid-application"},
-		"contained once":                      {xid("94", hour), nil, rules.Observe, "xid-contained-ecc"},
-		"contained three times in a day":      {xid("94", 3*hour), []schema.Fault{xid("94", hour), xid("94", 2*hour), xid("94", 3*hour)}, rules.Cordon, "xid-contained-ecc-again"},
-		"contained three times in two days":   {xid("94", 60*hour), []schema.Fault{xid("94", hour), xid("94", 59*hour)}, rules.Observe, "xid-contained-ecc"},
-		"the same event twice counts once":    {xid("94", 3*hour), []schema.Fault{xid("94", 3*hour), xid("94", 2*hour)}, rules.Observe, "xid-contained-ecc"},
-		"another device's don't count":        {xid("94", 3*hour), []schema.Fault{xid("94", hour), other}, rules.Observe, "xid-contained-ecc"},
-		"those before the repair don't count": {xid("94", 3*hour), []schema.Fault{xid("94", hour), before}, rules.Observe, "xid-contained-ecc"},
-		"nobody knows it":                     {xid("999", hour), nil, rules.Observe, ""},
-		"a rule on trial does nothing":        {xid("31", 5*hour), []schema.Fault{xid("31", hour), xid("31", 2*hour), xid("31", 3*hour), xid("31", 4*hour)}, rules.Observe, "xid-application"},
-		"warm is not hot":                     {schema.Fault{Kind: "thermal", Severity: schema.SeverityWarning}, nil, rules.Cordon, "thermal"},
-		"hot":                                 {schema.Fault{Kind: "thermal", Severity: schema.SeverityCritical}, nil, rules.Repair, "thermal-critical"},
-		"thermal information":                 {schema.Fault{Kind: "thermal", Severity: schema.SeverityInfo}, nil, rules.Observe, ""},
-		"an uncorrectable RAS error":          {schema.Fault{Kind: "ras", Severity: schema.SeverityCritical}, nil, rules.Repair, "ras-uncorrectable"},
-		"a corrected RAS error":               {schema.Fault{Kind: "ras", Severity: schema.SeverityInfo}, nil, rules.Observe, "ras-correctable"},
-		"a device that is gone":               {schema.Fault{Kind: "absent", Severity: schema.SeverityCritical}, nil, rules.Repair, "absent"},
-	}
-	for name, c := range cases {
-		t.Run(name, func(t *testing.T) {
-			t.Parallel()
-			v := rules.Decide(rules.Table, c.f, c.recent)
-			if v.Action != c.action || v.Rule != c.rule || v.Why == "" {
-				t.Fatalf("rule %q says %s (%s), want %q and %s", v.Rule, v.Action, v.Why, c.rule, c.action)
+	asked := map[string]bool{}
+	datadriven.Walk(t, "testdata", func(t *testing.T, path string) {
+		datadriven.RunTest(t, path, func(t *testing.T, d *datadriven.TestData) string {
+			if d.Cmd != "evidence" {
+				t.Fatalf("%s: %q is no command; evidence is", d.Pos, d.Cmd)
 			}
+			var all []schema.Fault
+			for i, line := range strings.Split(d.Input, "\n") {
+				f, err := parse(line)
+				if err != nil {
+					t.Fatalf("%s: line %d: %v", d.Pos, i+1, err)
+				}
+				f.ID = fmt.Sprint("f", i)
+				all = append(all, f)
+			}
+			var out strings.Builder
+			for _, o := range rules.Replay(rules.Table, all) {
+				asked[o.Verdict.Rule] = true
+				fmt.Fprintf(&out, "%s %s", o.Fault.At.Sub(start), o.Verdict.Action)
+				if o.Verdict.Cure != "" {
+					fmt.Fprintf(&out, " cure=%s", o.Verdict.Cure)
+				}
+				rule := o.Verdict.Rule
+				if rule == "" {
+					rule = "no rule knows it"
+				}
+				fmt.Fprintf(&out, " (%s)\n", rule)
+			}
+			return out.String()
 		})
+	})
+	var never []string
+	for _, r := range rules.Table {
+		if !asked[r.Name] {
+			never = append(never, r.Name)
+		}
+	}
+	if len(never) > 0 {
+		t.Errorf("no case is decided by: %s", strings.Join(never, ", "))
 	}
 }
 
-func TestARuleThatIsOffIsNotAsked(t *testing.T) {
+const start = schema.Instant(1_700_000_000_000)
+
+func parse(line string) (schema.Fault, error) {
+	f := schema.Fault{Severity: schema.SeverityCritical, Server: "s1", Epoch: 1}
+	words := strings.Fields(line)
+	if len(words) < 3 {
+		return f, fmt.Errorf("%q: time, device and kind", line)
+	}
+	d, err := time.ParseDuration(words[0])
+	if err != nil {
+		return f, err
+	}
+	f.At, f.Kind = start.Add(d), words[2]
+	if words[1] != "-" {
+		f.Accelerator = words[1]
+	}
+	for _, w := range words[3:] {
+		k, v, pair := strings.Cut(w, "=")
+		switch {
+		case !pair:
+			f.Code = w
+		case k == "sev":
+			f.Severity = schema.Severity(v)
+		case k == "part":
+			f.Part = v
+		case k == "value":
+			f.Value, err = strconv.ParseFloat(v, 64)
+		case k == "epoch":
+			f.Epoch, err = strconv.ParseInt(v, 10, 64)
+		default:
+			err = fmt.Errorf("%q is not known", w)
+		}
+		if err != nil {
+			return f, err
+		}
+	}
+	return f, nil
+}
+
+func TestARuleThatIsOffIsNotAskedAndOneOnTrialDoesNothing(t *testing.T) {
 	t.Parallel()
 	f := schema.Fault{Kind: "xid", Code: "79", Severity: schema.SeverityCritical}
-	for mode, want := range map[rules.Mode]rules.Action{rules.Off: rules.Observe, rules.Watch: rules.Observe, rules.Enforce: rules.Repair} {
-		v := rules.Decide([]rules.Rule{{Name: "r", Kind: "xid", Action: rules.Repair, Mode: mode, Within: time.Hour}}, f, nil)
+	for mode, want := range map[rules.Mode]schema.Action{rules.Off: schema.ActionObserve, rules.Watch: schema.ActionObserve, rules.Enforce: schema.ActionRepair} {
+		v := rules.Decide([]rules.Rule{{Name: "r", Kind: "xid", Action: schema.ActionRepair, Mode: mode, Within: time.Hour}}, f, nil)
 		if v.Action != want || (v.Rule == "") != (mode == rules.Off) {
 			t.Errorf("mode %s: %+v", mode, v)
 		}
+	}
+}
+
+func TestTheOrderInWhichEvidenceIsKeptDoesNotMatter(t *testing.T) {
+	t.Parallel()
+	var recent []schema.Fault
+	for i := range 5 {
+		recent = append(recent, schema.Fault{ID: fmt.Sprint(i), Server: "s1", Accelerator: "G1", Kind: "xid", Code: "94", At: start.Add(time.Duration(i) * time.Hour), Epoch: 1})
+	}
+	f := recent[4]
+	want := rules.Decide(rules.Table, f, recent)
+	slices.Reverse(recent)
+	if got := rules.Decide(rules.Table, f, recent); got != want || got.Rule != "xid-94-again" {
+		t.Errorf("%+v, and in the other order %+v", want, got)
 	}
 }

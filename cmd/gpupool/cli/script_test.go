@@ -15,6 +15,7 @@ import (
 
 	"gpupool/api/testpool"
 	"gpupool/schema"
+	"gpupool/schema/store"
 )
 
 // leakless fails the run where a goroutine is left after the last test.
@@ -116,7 +117,8 @@ func TestScripts(t *testing.T) {
 				drained := false
 				for !drained { // each change of the pool may be the last job's end
 					w := p.Store.Watch("all")
-					if drained, err = p.Store.RepairDrained(context.Background(), r.ID); err == nil && !drained {
+					state, err := p.Store.RepairDrained(context.Background(), r.ID, store.Until{})
+					if drained = state != schema.RepairDraining; err == nil && !drained {
 						<-w.C
 					}
 					w.Close()

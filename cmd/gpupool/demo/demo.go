@@ -154,7 +154,7 @@ func Start(ctx context.Context, program, dir string, port int, more ...string) (
 	if err := os.Remove(ready); err != nil && !errors.Is(err, os.ErrNotExist) {
 		return nil, err
 	}
-	args := []string{"up", "--lab", "demo", "--data-dir", filepath.Join(dir, "data"), "--set", fmt.Sprintf("api.listen=127.0.0.1:%d", port), "--ready-file", ready}
+	args := []string{"up", "--lab", "demo", "--data-dir", filepath.Join(dir, "data"), "--set", fmt.Sprintf("api.listen=127.0.0.1:%d", port), "--set", "timing.power_rest=1s", "--ready-file", ready}
 	u.cmd = exec.Command(program, append(args, more...)...)
 	u.cmd.Stdout, u.cmd.Stderr = u.log, u.log
 	u.cmd.SysProcAttr = &syscall.SysProcAttr{Setpgid: true} // Ctrl-C is the parent's to hear

@@ -65,7 +65,7 @@ func TestEachTroubleOnTheWayInIsToldAndARetrySucceedsOnceItIsLifted(t *testing.T
 	file := filepath.Join(dir, "lab.yaml")
 	must(t, os.WriteFile(file, []byte(failing), 0o600))
 	args, boots := []string{"--lab", file}, at(ports(t, "tcp", 1)[0])
-	for _, set := range []string{"timing.phone_home=12s", "timing.bmc=20s", "timing.burn_in=6s", "timing.inventory=20s", "timing.heartbeat=500ms", "timing.agent_silent=4s", "timing.power_cut=5s", "timing.agent_back=40s",
+	for _, set := range []string{"timing.power_rest=1s", "timing.phone_home=12s", "timing.bmc=20s", "timing.burn_in=6s", "timing.inventory=20s", "timing.heartbeat=500ms", "timing.agent_silent=4s", "timing.power_cut=5s", "timing.agent_back=40s",
 		"pxe.stages={arm64: own/arm64.efi}", "pxe.http_listen=" + boots, "log.level=warn"} {
 		args = append(args, "--set", set)
 	}

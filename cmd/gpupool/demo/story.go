@@ -409,9 +409,9 @@ func (s *Story) repair(ctx context.Context) error {
 		return schema.Repair{}, err
 	}
 	var r schema.Repair
-	if err := until(ctx, time.Minute, "the drained server's repair", func(ctx context.Context) (_ bool, err error) {
+	if err := until(ctx, 2*time.Minute, "the drained server's repair: a power cycle is tried first, and cures nothing", func(ctx context.Context) (_ bool, err error) {
 		r, err = find(ctx)
-		return r.State != "" && r.State != schema.RepairDraining, err
+		return r.State == schema.RepairWaiting || r.ClosedAt != 0, err
 	}); err != nil {
 		return err
 	}
@@ -446,7 +446,7 @@ func (s *Story) repair(ctx context.Context) error {
 			return err
 		}
 	}
-	told := ""
+	told, returns := "", r.Returns
 	if err := until(ctx, 5*time.Minute, "the server's return", func(ctx context.Context) (_ bool, err error) {
 		if r, err = find(ctx); err != nil {
 			return false, err
@@ -455,7 +455,7 @@ func (s *Story) repair(ctx context.Context) error {
 			s.say("   %5.1fs  repair is %s", time.Since(s.begun).Seconds(), r.State)
 			told = now
 		}
-		if r.State == schema.RepairWaiting && r.Returns > 0 {
+		if r.State == schema.RepairWaiting && r.Returns > returns {
 			return false, fmt.Errorf("the repair was not proven: %s", r.WaitingWhy)
 		}
 		server, err = get[contract.Server](ctx, s.pool, "/v1/servers/%s", s.fault.server)

@@ -31,10 +31,27 @@ const (
 	BurnIn  Kind = "burnin"  // answers, and computes wrong results under load
 	Hang    Kind = "hang"    // readings of it never come back
 	Link    Kind = "link"    // a fabric link is down and the slot trained at half its lanes
+
+	// These pass, or are cured without a technician; see Cures.
+	XID31  Kind = "xid31"  // NVIDIA: an application's memory page fault
+	XID94  Kind = "xid94"  // NVIDIA: a contained memory error
+	XID63  Kind = "xid63"  // NVIDIA: a row waits to be remapped by the next reset
+	XID95  Kind = "xid95"  // NVIDIA: an uncontained memory error
+	XID119 Kind = "xid119" // NVIDIA: the GPU's system processor does not answer
+	XID74  Kind = "xid74"  // NVIDIA: its NVLinks have to be trained anew
+	Lost   Kind = "lost"   // NVIDIA: fell off the bus (XID 79) for a link that a power cycle trains anew
 )
 
+// Cures are the faults that end by a reset, and the mildest that ends them. XID31 and XID94 are events: nothing is left of them.
+var Cures = map[Kind]schema.Cure{XID63: schema.CureDevice, XID95: schema.CureDevice, XID119: schema.CureDevice, XID74: schema.CureBaseboard, Lost: schema.CurePower}
+
+// Cure takes off a part what a reset of this strength ends.
+func Cure(p *Part, by schema.Cure) {
+	p.Faults = slices.DeleteFunc(p.Faults, func(k Kind) bool { c, ok := Cures[k]; return ok && !c.Stronger(by) })
+}
+
 // Kinds lists them all.
-var Kinds = []Kind{XID79, XID48, ECC, RAS, Thermal, Absent, BurnIn, Hang, Link}
+var Kinds = []Kind{XID79, XID48, ECC, RAS, Thermal, Absent, BurnIn, Hang, Link, XID31, XID94, XID63, XID95, XID119, XID74, Lost}
 
 // Part is one accelerator, as it lies in its slot.
 type Part struct {

@@ -8,6 +8,7 @@ import (
 	"maps"
 	"math"
 	"slices"
+	"strings"
 	"sync"
 	"time"
 
@@ -15,6 +16,7 @@ import (
 	"gpupool/schema/agentproto"
 	"gpupool/worker/agent"
 	"gpupool/worker/agent/accelerator"
+	"gpupool/worker/agent/accelerator/kmsg"
 )
 
 // Set is the devices of one server, under one boot of its operating system. It is an accelerator.Reader and an
@@ -44,6 +46,8 @@ type heat struct {
 var (
 	_ accelerator.Reader = (*Set)(nil)
 	_ agent.Tester       = (*Set)(nil)
+
+	_ accelerator.Resetter = (*Set)(nil)
 )
 
 // NewSet is the devices as the driver finds them at boot. load may be nil: no process uses them.
@@ -56,6 +60,7 @@ func NewSet(m Model, parts []Part, boot string, now func() time.Time, load func(
 	for i := range s.parts {
 		if p := &s.parts[i]; p.Since != boot { // the driver counts from here
 			p.Since, p.Boot = boot, p.ECC
+			Cure(p, schema.CurePower)
 		}
 	}
 	return s
@@ -97,16 +102,20 @@ func fail(m Model, p *Part, k Kind) (*accelerator.Sign, error) {
 	if !slices.Contains(Kinds, k) {
 		return nil, fmt.Errorf("fault %q: want one of %v", k, Kinds)
 	}
-	nvidia := k == XID79 || k == XID48
+	nvidia := k == XID79 || k == Lost || strings.HasPrefix(string(k), "xid")
 	if nvidia && m.Vendor != schema.VendorNVIDIA || k == RAS && m.Vendor != schema.VendorAMD {
 		return nil, fmt.Errorf("fault %q: a %s doesn't have it", k, m.Name)
 	}
-	if !p.Has(k) {
+	if !p.Has(k) && k != XID31 && k != XID94 {
 		p.Faults = append(p.Faults, k)
 	}
 	sign := &accelerator.Sign{Device: p.Serial, Severity: schema.SeverityCritical}
 	switch k {
-	case XID79:
+	case XID31, XID94, XID63, XID95, XID119, XID74:
+		sign.Kind, sign.Code = "xid", strings.TrimPrefix(string(k), "xid")
+		sign.Severity = kmsg.Severity(sign.Code)
+		sign.Text = fmt.Sprintf("NVRM: Xid (PCI:%s): %s, pid=1, in the lab", p.PCI, sign.Code)
+	case XID79, Lost:
 		sign.Kind, sign.Code = "xid", "79"
 		sign.Text = fmt.Sprintf("NVRM: Xid (PCI:%s): 79, GPU has fallen off the bus.", p.PCI)
 	case XID48:
@@ -138,6 +147,33 @@ func (s *Set) Clear(i int, k Kind) {
 // Clear takes a fault off a part; an empty kind takes all.
 func Clear(p *Part, k Kind) {
 	p.Faults = slices.DeleteFunc(p.Faults, func(f Kind) bool { return k == "" || f == k })
+}
+
+// Reset implements accelerator.Resetter.
+func (s *Set) Reset(_ context.Context, list []agentproto.Device, all bool) error {
+	by := schema.CureDevice
+	if all {
+		by = schema.CureBaseboard
+	}
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	for i := range s.parts {
+		p := &s.parts[i]
+		if slices.ContainsFunc(list, func(d agentproto.Device) bool { return d.Serial == p.Serial }) {
+			if p.Has(XID79) || p.Has(Lost) {
+				return fmt.Errorf("GPU %s is not responding: it can't be reset", p.UUID)
+			}
+			Cure(p, by)
+		}
+	}
+	return nil
+}
+
+func one(b bool) float64 {
+	if b {
+		return 1
+	}
+	return 0
 }
 
 // Vendor implements accelerator.Reader.
@@ -188,7 +224,7 @@ func (s *Set) Read(ctx context.Context) ([]agentproto.Device, error) {
 func (s *Set) device(i int, p *Part) agentproto.Device {
 	m := s.model
 	d := agentproto.Device{Vendor: m.Vendor, Model: m.Name, Serial: p.Serial, UUID: p.UUID, PCI: p.PCI, Slot: p.Slot, Index: i, MemoryBytes: m.Memory, Firmware: m.Firmware}
-	if p.Has(XID79) {
+	if p.Has(XID79) || p.Has(Lost) {
 		d.Error = "GPU is lost: it has fallen off the bus"
 		return d
 	}
@@ -215,7 +251,7 @@ func (s *Set) device(i int, p *Part) agentproto.Device {
 		accelerator.Temperature: math.Round(t), accelerator.TemperatureLimit: m.Limit,
 		accelerator.Power: math.Round(m.Idle + load*(m.Load-m.Idle)), accelerator.PowerLimit: m.Load + 20,
 		accelerator.Utilization: load, accelerator.MemoryUsed: load * 0.8 * float64(m.Memory), accelerator.Throttled: throttled,
-		accelerator.ECCUncorrected: p.ECC - p.Boot, accelerator.ECCLifeUncorrect: p.ECC, accelerator.RemappedRows: 0, accelerator.RemapFailed: 0,
+		accelerator.ECCUncorrected: p.ECC - p.Boot, accelerator.ECCLifeUncorrect: p.ECC, accelerator.RemappedRows: 0, accelerator.RemapFailed: 0, accelerator.RemapPending: one(p.Has(XID63)),
 		accelerator.PCIeWidth: width, accelerator.PCIeWidthMax: 16, accelerator.PCIeGen: gen, accelerator.PCIeGenMax: m.PCIeGen, accelerator.PCIeReplays: 0,
 	}
 	if m.Links > 0 {
@@ -256,11 +292,11 @@ func (s *Set) Test(ctx context.Context, name string, dev agentproto.Device, d ti
 	defer s.mu.Unlock()
 	p := s.parts[i]
 	switch {
-	case p.Has(XID79), p.Has(Absent):
+	case p.Has(XID79), p.Has(Lost), p.Has(XID119), p.Has(Absent):
 		return nil, &agent.TestFailure{Text: "the device was lost during the test"}
 	case p.Has(BurnIn) && name == "compute":
 		return nil, &agent.TestFailure{Text: "3 of 4096 matrix products differ from the reference"}
-	case p.Has(XID48) || p.Has(ECC) || p.Has(RAS):
+	case p.Has(XID48) || p.Has(XID95) || p.Has(ECC) || p.Has(RAS):
 		if name == "memory" {
 			s.parts[i].ECC++
 			return nil, &agent.TestFailure{Text: "1 bit pattern read back differs from what was written"}

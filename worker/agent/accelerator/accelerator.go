@@ -47,7 +47,8 @@ type Sign struct {
 	Serial   string // the same
 	Kind     string // xid, ras, ecc-uncorrectable, absent, thermal
 	Code     string
-	Part     string // of the device or server, where there are several: a port, a fan
+	Part     string  // of the device or server, where there are several: a port, a fan
+	Value    float64 // what was measured, in the kind's unit; 0 = nothing was
 	Severity schema.Severity
 	Text     string
 	At       schema.Instant // 0 = now
