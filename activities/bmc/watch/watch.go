@@ -294,7 +294,7 @@ func (w *Watcher) due(now time.Time) ([]*watched, time.Duration) {
 		next = min(next, t.due.Sub(now))
 	}
 	// Wake for a batch rather than for each: a scan of all targets each time would be quadratic.
-	return out, max(next, w.cfg.Interval/256)
+	return out, max(next, min(w.cfg.Interval/256, 250*time.Millisecond))
 }
 
 // startListening says whether to listen to a BMC now: it was read well, and nobody does.
