@@ -30,6 +30,9 @@ func (c *Client) SetPassword(ctx context.Context, user string, password Secret) 
 	return c.conn.withTag(ctx, http.MethodPatch, uri, etag, body)
 }
 
+// LongestPassword is 20: most firmware takes more, and the same account is often IPMI's too (IPMI 2.0 section 22.30).
+func (c *Client) LongestPassword() int { return 20 }
+
 // account finds the account of a user name. Slots that are empty are skipped (Dell lists 16).
 func (c *Client) account(ctx context.Context, user string) (string, error) {
 	root, err := c.conn.root(ctx)

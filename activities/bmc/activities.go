@@ -23,7 +23,7 @@ type Activities struct {
 	// Credential is the way into a server's BMC; it is asked at each login.
 	Credential func(server string) Credential
 	// Renew gives a BMC a new password. nil leaves a factory password to an operator.
-	Renew func(ctx context.Context, c *Client, server string) error
+	Renew func(ctx context.Context, c Account, server string) error
 }
 
 // Register adds the activities to a site's worker.

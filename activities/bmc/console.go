@@ -104,6 +104,7 @@ func (c *Client) Console(ctx context.Context, d time.Duration) (_ Console, err e
 		if err != nil {
 			return Console{}, err
 		}
+		over.account = c.conn.address // one account, one budget
 		return over.Console(ctx, d)
 	}
 	return Console{}, &Error{Kind: ErrUnsupported, Address: c.conn.address, Detail: "it keeps no log of the console and has IPMI switched off",

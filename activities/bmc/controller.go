@@ -9,6 +9,7 @@ import (
 
 // Controller is what both protocols can do. [Client] can more.
 type Controller interface {
+	Account
 	Address() string
 	Login(context.Context) error // proves that the BMC answers and lets us in
 	Identify(context.Context) (Identity, error)
@@ -25,6 +26,13 @@ type Controller interface {
 	Console(ctx context.Context, d time.Duration) (Console, error)
 	// Log reads the last entries of the machine's event log, newest last.
 	Log(ctx context.Context, most int) ([]LogEntry, error)
+}
+
+// Account is what a change of password needs.
+type Account interface {
+	TryLogin(context.Context, Login) error
+	SetPassword(ctx context.Context, user string, password Secret) error
+	LongestPassword() int // in bytes, that every BMC of the protocol keeps as a whole
 }
 
 var (

@@ -23,6 +23,7 @@ type IPMIClient struct {
 	host       string
 	port       int
 	address    string
+	account    string // whose login budget is used: the BMC's, whichever way its account is tried
 	credential Credential
 	slot       chan struct{}
 }
@@ -52,7 +53,7 @@ func (p *Pool) IPMI(ep Endpoint) (*IPMIClient, error) {
 	if p.ipmi[address] == nil {
 		p.ipmi[address] = make(chan struct{}, 1)
 	}
-	return &IPMIClient{pool: p, host: host, port: port, address: address, credential: ep.Credential, slot: p.ipmi[address]}, nil
+	return &IPMIClient{pool: p, host: host, port: port, address: address, account: address, credential: ep.Credential, slot: p.ipmi[address]}, nil
 }
 
 // Address is the BMC's, as ipmi://host:port.
@@ -83,13 +84,7 @@ func (c *IPMIClient) session(ctx context.Context, op string, f func(context.Cont
 	if err != nil {
 		return err
 	}
-	defer func() {
-		closing, cancel := context.WithTimeout(context.WithoutCancel(ctx), c.pool.cfg.Timing.Dial)
-		defer cancel()
-		if err := s.Close(closing); err != nil {
-			c.pool.log.DebugContext(ctx, "ipmi session not closed", "bmc", c.address, "err", err)
-		}
-	}()
+	defer c.end(ctx, s)
 	if err := f(ctx, s); err != nil {
 		var e *Error
 		if errors.As(err, &e) || ctx.Err() != nil {
@@ -104,7 +99,7 @@ func (c *IPMIClient) session(ctx context.Context, op string, f func(context.Cont
 func (c *IPMIClient) login(ctx context.Context, op string, l Login) (*ipmi.Client, error) {
 	rev, t := l.revision(), c.pool.cfg.Timing
 	for {
-		err := c.pool.shared.Update(ctx, c.address, func(s *State) error { return s.permit(rev, now(), t.Call) })
+		err := c.pool.shared.Update(ctx, c.account, func(s *State) error { return s.permit(rev, now(), t.Call) })
 		if err == nil {
 			break
 		}
@@ -122,7 +117,7 @@ func (c *IPMIClient) login(ctx context.Context, op string, l Login) (*ipmi.Clien
 		}
 	}
 	settle := func(change func(*State)) error {
-		return c.pool.shared.Update(context.WithoutCancel(ctx), c.address, func(s *State) error { s.over(); change(s); return nil })
+		return c.pool.shared.Update(context.WithoutCancel(ctx), c.account, func(s *State) error { s.over(); change(s); return nil })
 	}
 	s, err := c.connect(ctx, l)
 	if err == nil {
@@ -422,6 +417,9 @@ func (c *IPMIClient) Sensors(ctx context.Context) (out []Reading, err error) {
 			if x.NotPresent {
 				r.State = string(schemas.AbsentState)
 			}
+			if !x.NotPresent && !x.ScanningDisabled {
+				r.Health = ipmiHealth(x)
+			}
 			if x.HasAnalogReading && x.ReadingAvailable && !x.ScanningDisabled && !x.NotPresent {
 				v := x.Value
 				r.Value, r.Unit = &v, x.SensorUnit.String()
@@ -431,6 +429,21 @@ func (c *IPMIClient) Sensors(ctx context.Context) (out []Reading, err error) {
 		return nil
 	})
 	return out, err
+}
+
+// ipmiHealth is a threshold sensor's state in Redfish's words: critical from the critical thresholds on. What a discrete
+// sensor's bits mean differs by sensor; those tell by the event log.
+func ipmiHealth(x *types.Sensor) string {
+	if !x.IsThreshold() || !x.ReadingAvailable {
+		return ""
+	}
+	switch x.Threshold.ThresholdStatus {
+	case types.SensorThresholdStatus_LCR, types.SensorThresholdStatus_LNR, types.SensorThresholdStatus_UCR, types.SensorThresholdStatus_UNR:
+		return string(schemas.CriticalHealth)
+	case types.SensorThresholdStatus_LNC, types.SensorThresholdStatus_UNC:
+		return string(schemas.WarningHealth)
+	}
+	return string(schemas.OKHealth)
 }
 
 // LogEntries reads what the event log has new since cursor, as Client.LogEntries.

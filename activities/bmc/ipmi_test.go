@@ -1,8 +1,10 @@
 package bmc_test
 
 import (
+	"context"
 	"errors"
 	"fmt"
+	"io"
 	"net"
 	"os"
 	"os/exec"
@@ -12,10 +14,14 @@ import (
 	"time"
 
 	"gpupool/activities/bmc"
+	"gpupool/activities/bmc/credential"
+	"gpupool/activities/bmc/watch"
+	"gpupool/schema/store/storetest"
 )
 
-// ipmiSim starts OpenIPMI's simulator, a BMC that isn't ours. Its machine is a folder: power, boot and identify are files.
-func ipmiSim(t *testing.T) (address, machine string) {
+// ipmiSim starts OpenIPMI's simulator, a BMC that isn't ours. Its machine is a folder: power, boot and identify are files. Its
+// console takes the commands of its configuration while it runs.
+func ipmiSim(t *testing.T) (address, machine string, console io.Writer) {
 	t.Helper()
 	sim, err := exec.LookPath("ipmi_sim")
 	if err != nil {
@@ -71,11 +77,16 @@ sel_enable 0x20 1000 0x0a
 sel_add 0x20 0x02 0x01 0x02 0x03 0x04 0x20 0x00 0x04 0x01 0x30 0x01 0x59 0x64 0x5f
 sensor_add 0x20 0 1 1 1
 sensor_set_event_support 0x20 0 1 enable scanning per-state 000000000000000 000000000000000 000000000000000 000000000000000
+sensor_set_threshold 0x20 0 1 settable 111000 0xa0 0x5a 0x50 0 0 0
 sensor_set_value 0x20 0 1 41 0
 main_sdr_add 0x20 0x00 0x00 0x51 0x01 0x2f 0x20 0x00 0x01 0x07 0x01 0x67 0x48 0x01 0x01 0x00 0x00 0x00 0x00 0x00 0x00 0x00 0x01 0x00 0x00 0x01 0x00 0x00 0x00 0x00 0x00 0x00 0x00 0x00 0x00 0xff 0x00 0x00 0x00 0x00 0x00 0x00 0x00 0x00 0x00 0x00 0x00 0x00 0xc4 0x54 0x65 0x6d 0x70
 mc_enable 0x20
 `)
-	cmd := exec.CommandContext(t.Context(), sim, "-c", lan, "-f", emu, "-s", filepath.Join(dir, "state"), "-n")
+	cmd := exec.CommandContext(t.Context(), sim, "-c", lan, "-f", emu, "-s", filepath.Join(dir, "state"))
+	console, err = cmd.StdinPipe()
+	if err != nil {
+		t.Fatal(err)
+	}
 	var out strings.Builder
 	cmd.Stdout, cmd.Stderr = &out, &out
 	if err := cmd.Start(); err != nil {
@@ -89,12 +100,12 @@ mc_enable 0x20
 		}
 	})
 	address = fmt.Sprintf("127.0.0.1:%d", port)
-	return address, dir
+	return address, dir, console
 }
 
 func TestIPMIDrivesASimulatorThatIsNotOurs(t *testing.T) {
 	t.Parallel()
-	address, machine := ipmiSim(t)
+	address, machine, _ := ipmiSim(t)
 	timing := quick
 	timing.Call, timing.Poll = 4*time.Second, 20*time.Millisecond
 	p := pool(t, bmc.Config{Timing: timing})
@@ -189,5 +200,141 @@ func TestAnIPMIBMCThatIsNotThereIsUnreachable(t *testing.T) {
 	start := time.Now()
 	if _, err := c.Power(t.Context()); !errors.Is(err, bmc.ErrUnreachable) || time.Since(start) > 5*time.Second {
 		t.Fatalf("%v after %s", err, time.Since(start))
+	}
+}
+
+// A rotation over IPMI is the same as over Redfish: kept first, set, proven by a login, and the old one opens no more.
+func TestAPasswordIsRotatedOverIPMI(t *testing.T) {
+	t.Parallel()
+	address, _, _ := ipmiSim(t)
+	timing := quick
+	timing.Call, timing.Poll = 4*time.Second, 20*time.Millisecond
+	keys := storetest.Ring(t)
+	rows := &ipmiRows{}
+	store := credential.NewStore(rows, keys)
+	if err := store.Set(t.Context(), "srv-1", "admin", "right-password"); err != nil {
+		t.Fatal(err)
+	}
+	open := func(cred bmc.Credential) *bmc.IPMIClient {
+		c, err := pool(t, bmc.Config{Timing: timing}).IPMI(bmc.Endpoint{Address: address, Protocol: bmc.IPMI, Credential: cred})
+		if err != nil {
+			t.Fatal(err)
+		}
+		return c
+	}
+	c := open(store.For("srv-1"))
+	eventually(t, "the simulator answers", func() bool { _, err := c.Power(t.Context()); return err == nil })
+	for range 2 {
+		if err := store.Rotate(t.Context(), c, "srv-1"); err != nil {
+			t.Fatal(err)
+		}
+		if _, err := c.Power(t.Context()); err != nil {
+			t.Fatalf("with the new password: %v", err)
+		}
+	}
+	if rows.row.Pending != "" {
+		t.Fatal("the rotation is still pending")
+	}
+	if _, err := open(bmc.Static("admin", "right-password")).Power(t.Context()); !errors.Is(err, bmc.ErrCredential) {
+		t.Fatalf("the old password: %v", err)
+	}
+	// Cut off between the BMC and the commit: both are known, and the one that opens is kept.
+	l, err := store.Login(t.Context(), "srv-1")
+	if err != nil {
+		t.Fatal(err)
+	}
+	rows.failAt = rows.puts + 2
+	if err := store.Rotate(t.Context(), c, "srv-1"); err == nil {
+		t.Fatal("the commit did not fail")
+	}
+	if err := store.Settle(t.Context(), open(store.For("srv-1")), "srv-1"); err != nil {
+		t.Fatal(err)
+	}
+	if now, err := store.Login(t.Context(), "srv-1"); err != nil || now.Pending != nil || now.Password == l.Password {
+		t.Fatalf("after the cut: %v", err)
+	}
+	if err := c.SetPassword(t.Context(), "nobody", "a-long-password"); !errors.Is(err, bmc.ErrNotFound) {
+		t.Fatalf("an account that there is not: %v", err)
+	}
+	if err := c.SetPassword(t.Context(), "admin", "a-password-that-is-too-long"); !errors.Is(err, bmc.ErrUnsupported) {
+		t.Fatalf("a password that is too long: %v", err)
+	}
+}
+
+// ipmiRows is a database of one row; the put number failAt doesn't happen.
+type ipmiRows struct {
+	row          credential.Row
+	puts, failAt int
+}
+
+func (r *ipmiRows) Get(context.Context, string) (credential.Row, error) { return r.row, nil }
+
+func (r *ipmiRows) Put(_ context.Context, _ string, row credential.Row) error {
+	if r.puts++; r.puts == r.failAt {
+		return errors.New("killed")
+	}
+	row.Version++
+	r.row = row
+	return nil
+}
+
+// The watch over IPMI: what the event log has at first sight is history, what comes then is evidence, each once; and so is a
+// sensor beyond its critical threshold.
+func TestTheWatchReadsEventLogAndSensorsOverIPMI(t *testing.T) {
+	t.Parallel()
+	address, machine, console := ipmiSim(t)
+	if err := os.WriteFile(filepath.Join(machine, "power"), []byte("1"), 0o644); err != nil {
+		t.Fatal(err)
+	}
+	timing := quick
+	timing.Call, timing.Poll = 4*time.Second, 20*time.Millisecond
+	p := pool(t, bmc.Config{Timing: timing})
+	type seen struct {
+		watch.Snapshot
+		signs []watch.Sign
+	}
+	snaps := make(chan seen, 100)
+	w := watch.New(p, watch.Config{Interval: 50 * time.Millisecond, Deep: 1, Log: testLog(t), Sink: func(_ context.Context, s watch.Snapshot, signs []watch.Sign, _ []byte) error {
+		snaps <- seen{s, signs}
+		return nil
+	}})
+	w.Set([]watch.Target{{Server: "srv-1", Endpoint: bmc.Endpoint{Address: address, Protocol: bmc.IPMI, Credential: bmc.Static("admin", "right-password")}}})
+	ctx, cancel := context.WithCancel(t.Context())
+	done := make(chan error, 1)
+	go func() { done <- w.Run(ctx) }()
+	defer func() { cancel(); <-done }()
+	next := func(what string, ok func(seen) bool) seen {
+		t.Helper()
+		deadline := time.After(20 * time.Second)
+		for {
+			select {
+			case s := <-snaps:
+				if ok(s) {
+					return s
+				}
+			case <-deadline:
+				t.Fatalf("not within 20 s: %s", what)
+			}
+		}
+	}
+	first := next("a first sight", func(s seen) bool { return s.Err == nil && s.Readings != nil })
+	if len(first.signs) != 0 || first.Vitals.Power != bmc.PowerOn || len(first.Readings) != 1 || len(first.Entries) == 0 {
+		t.Fatalf("first sight %+v", first)
+	}
+	// Memory, sensor-specific, uncorrectable ECC (IPMI 2.0 table 42-3, sensor type 0Ch offset 1).
+	fmt.Fprintln(console, "sel_add 0x20 0x02 0x00 0x00 0x00 0x00 0x20 0x00 0x04 0x0c 0x07 0x6f 0x01 0xff 0xff")
+	got := next("the memory error", func(s seen) bool { return len(s.signs) > 0 })
+	if x := got.signs[0]; len(got.signs) != 1 || x.Kind != "bmc-critical" || !strings.Contains(x.Text, "Memory") || x.Server != "srv-1" {
+		t.Fatalf("signs %+v", got.signs)
+	}
+	fmt.Fprintln(console, "sensor_set_value 0x20 0 1 95 0")
+	got = next("the temperature", func(s seen) bool { return len(s.signs) > 0 })
+	if x := got.signs[0]; len(got.signs) != 1 || x.Kind != "bmc-critical" || !strings.Contains(x.Text, "sensor Temp") || !strings.Contains(x.Text, "95") {
+		t.Fatalf("signs %+v", got.signs)
+	}
+	for range 3 {
+		if again := next("another look", func(seen) bool { return true }); len(again.signs) != 0 {
+			t.Fatalf("told twice: %+v", again.signs)
+		}
 	}
 }

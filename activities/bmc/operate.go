@@ -57,10 +57,10 @@ func (a *Activities) perform(ctx context.Context, act schema.BMCAct, v schema.Se
 	}
 	rf, redfish := c.(*Client)
 	if act.Verb == schema.BMCRotate {
-		if !redfish || a.Renew == nil {
-			return nil, nil, &Error{Kind: ErrUnsupported, Op: "rotate password of", Address: c.Address(), Detail: "passwords are changed over Redfish only"}
+		if a.Renew == nil {
+			return nil, nil, &Error{Kind: ErrUnsupported, Op: "rotate password of", Address: c.Address(), Detail: "this process keeps no passwords"}
 		}
-		return nil, nil, a.Renew(ctx, rf, v.ID)
+		return nil, nil, a.Renew(ctx, c, v.ID)
 	}
 	if err := c.Login(ctx); err != nil { // slow things first, so that the question that follows is as fresh as it can be
 		return nil, nil, err

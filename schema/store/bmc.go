@@ -81,7 +81,7 @@ func (s *Store) SetBMCLogin(ctx context.Context, server, user, password string, 
 func (s *Store) BMCLoginsDue(ctx context.Context, site string, before schema.Instant) ([]string, error) {
 	var out []string
 	return out, s.read(ctx).Raw(`SELECT c.server FROM bmc_credentials c JOIN servers v ON v.id = c.server
-		WHERE v.site = ? AND v.phase IN ('available','draining','repairing') AND v.bmc_protocol = 'redfish' AND (c.pending <> '' OR CASE WHEN c.rotated_at > 0 THEN c.rotated_at ELSE v.created_at END < ?)
+		WHERE v.site = ? AND v.phase IN ('available','draining','repairing') AND (c.pending <> '' OR CASE WHEN c.rotated_at > 0 THEN c.rotated_at ELSE v.created_at END < ?)
 		ORDER BY c.rotated_at, c.server`, site, before).Scan(&out).Error
 }
 

@@ -120,9 +120,6 @@ func (s *Store) Reseal(ctx context.Context, server string) (bool, error) {
 	return true, s.rows.Put(ctx, server, row)
 }
 
-// Length is how long a generated password is: the longest that IPMI 2.0 takes is 20 bytes (section 22.30).
-const Length = 20
-
 // The characters of a generated password: no quote, backslash, space or shell sign, which some web forms and tools break
 // on. Each class occurs, as the policies of makers ask.
 const (
@@ -132,8 +129,8 @@ const (
 	signs   = "-_."
 )
 
-// Generate makes a password of more than 110 bits.
-func Generate() (bmc.Secret, error) {
+// Generate makes a password of length bytes, each of almost 6 bits: more than 90 bits at 16.
+func Generate(length int) (bmc.Secret, error) {
 	pick := func(from string) (byte, error) {
 		n, err := rand.Int(rand.Reader, big.NewInt(int64(len(from))))
 		if err != nil {
@@ -142,7 +139,7 @@ func Generate() (bmc.Secret, error) {
 		return from[n.Int64()], nil
 	}
 	for {
-		b := make([]byte, Length)
+		b := make([]byte, length)
 		var has [4]bool
 		for i := range b {
 			c, err := pick(lower + upper + figures + signs)

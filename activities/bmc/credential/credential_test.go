@@ -227,7 +227,7 @@ func TestAGeneratedPasswordSuitsEveryMaker(t *testing.T) {
 	t.Parallel()
 	seen := map[bmc.Secret]bool{}
 	for range 1000 {
-		p, err := credential.Generate()
+		p, err := credential.Generate(20)
 		if err != nil {
 			t.Fatal(err)
 		}

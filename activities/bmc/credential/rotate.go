@@ -11,7 +11,7 @@ import (
 // Rotate gives a BMC a new password. The client must be one whose credential is For(server) of this store. Called again
 // after a kill or an error it first finds out how far the last one came. A factory password that is good for nothing but
 // being changed is changed.
-func (s *Store) Rotate(ctx context.Context, c *bmc.Client, server string) error {
+func (s *Store) Rotate(ctx context.Context, c bmc.Account, server string) error {
 	if err := s.Settle(ctx, c, server); err != nil && !errors.Is(err, bmc.ErrPasswordChange) {
 		return fmt.Errorf("rotate bmc password of %s: %w", server, err)
 	}
@@ -19,7 +19,7 @@ func (s *Store) Rotate(ctx context.Context, c *bmc.Client, server string) error 
 	if err != nil {
 		return fmt.Errorf("rotate bmc password of %s: %w", server, err)
 	}
-	next, err := Generate()
+	next, err := Generate(c.LongestPassword())
 	if err != nil {
 		return err
 	}
@@ -55,11 +55,11 @@ func (s *Store) Rotate(ctx context.Context, c *bmc.Client, server string) error 
 // Settle makes the record of a rotation that was cut off say what is true: it tries the old password and the pending one,
 // each once, and keeps the one that works. With nothing pending it does nothing. If neither works both are kept: an
 // operator has to look.
-func (s *Store) Settle(ctx context.Context, c *bmc.Client, server string) error {
+func (s *Store) Settle(ctx context.Context, c bmc.Account, server string) error {
 	return s.settle(ctx, c, server, false)
 }
 
-func (s *Store) settle(ctx context.Context, c *bmc.Client, server string, pendingFirst bool) error {
+func (s *Store) settle(ctx context.Context, c bmc.Account, server string, pendingFirst bool) error {
 	row, err := s.rows.Get(ctx, server)
 	if err != nil || row.Pending == "" {
 		return err

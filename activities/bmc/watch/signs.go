@@ -21,6 +21,7 @@ type Snapshot struct {
 	Identity *bmc.Identity
 	GPUs     []bmc.GPUMetrics
 	Leaks    []bmc.Leak
+	Readings []bmc.Reading  // IPMI: where there is Redfish they are hundreds of requests, and its log tells
 	Entries  []bmc.LogEntry // new since the last deep round
 }
 
@@ -45,6 +46,7 @@ type Memory struct {
 	Starting time.Time                 `json:"starting,omitzero"` // since when a baseboard's BMC starts
 	Stuck    bool                      `json:"stuck,omitempty"`   // told that it doesn't come up
 	Leaks    map[string]bool           `json:"leaks,omitempty"`   // detectors that say so
+	Alarms   map[string]bool           `json:"alarms,omitempty"`  // sensors that are critical
 	Cursors  map[string]*bmc.Cursor    `json:"cursors,omitempty"` // by log
 }
 
@@ -67,17 +69,18 @@ func (m *Memory) signs(s Snapshot, settle time.Duration) []Sign {
 		out = append(out, x)
 	}
 	m.leak(s, add)
+	m.alarms(s, add)
 	for _, e := range s.Entries {
+		if e.Service == selLog && e.Severity == "Critical" && !e.History {
+			add(Sign{Kind: "bmc-critical", Severity: schema.SeverityCritical, At: trusted(e.At, s.At), Text: e.Message, Key: fmt.Sprintf("sel/%s/%s", e.ID, e.Created)})
+		}
 		if n := xid.FindStringSubmatch(e.Message); n != nil && !e.History {
 			slot := lastOf(e.Origin)
 			if slot == "" && len(e.Args) > 0 {
 				slot, _, _ = strings.Cut(e.Args[0], " ")
 			}
 			slot = strings.TrimPrefix(slot, "HGX_")
-			at := e.At
-			if d := s.At.Sub(at); d < -time.Hour || d > 24*time.Hour {
-				at = s.At // BMC clocks run years off
-			}
+			at := trusted(e.At, s.At)
 			serial := ""
 			if g, ok := named(s, slot); ok {
 				slot, serial = g.Slot, g.Serial
@@ -89,6 +92,37 @@ func (m *Memory) signs(s Snapshot, settle time.Duration) []Sign {
 	m.presence(s, settle, add)
 	m.counters(s, add)
 	return out
+}
+
+// trusted is the BMC's time of an event where that can be: BMC clocks run years off.
+func trusted(at, seen time.Time) time.Time {
+	if d := seen.Sub(at); d < -time.Hour || d > 24*time.Hour {
+		return seen
+	}
+	return at
+}
+
+// alarms reports each sensor that is critical, once for as long as it is.
+func (m *Memory) alarms(s Snapshot, add func(Sign)) {
+	if s.Readings == nil || s.Vitals.Power != bmc.PowerOn { // without power voltages are "critical"
+		return
+	}
+	now := map[string]bool{}
+	for _, r := range s.Readings {
+		if !r.Alarms() {
+			continue
+		}
+		now[r.URI] = true
+		if m.Alarms[r.URI] {
+			continue
+		}
+		text := fmt.Sprintf("sensor %s (%s) is critical", r.Name, r.Kind)
+		if r.Value != nil {
+			text += fmt.Sprintf(" at %g %s", *r.Value, r.Unit)
+		}
+		add(Sign{Kind: "bmc-critical", Severity: schema.SeverityCritical, Text: text, Key: fmt.Sprintf("sensor/%s/%d", r.URI, s.At.Unix())})
+	}
+	m.Alarms = now
 }
 
 // leak reports each detector once for as long as it says so.

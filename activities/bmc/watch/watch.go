@@ -426,9 +426,7 @@ func (w *Watcher) snapshot(ctx context.Context, t *watched, deep bool) (s Snapsh
 	if err == nil {
 		s.Vitals, err = any.Vitals(ctx)
 	}
-	c, redfish := any.(*bmc.Client)
-	if err != nil || !deep || !redfish {
-		s.Err = err
+	if s.Err = err; err != nil || !deep {
 		return s
 	}
 	// A part of the deep round that fails leaves that part unknown; the rest is still evidence.
@@ -437,6 +435,14 @@ func (w *Watcher) snapshot(ctx context.Context, t *watched, deep bool) (s Snapsh
 			w.cfg.Log.DebugContext(ctx, "part of a bmc not read", "server", t.Server, "part", name, "err", err)
 		}
 		return err == nil
+	}
+	if over, ok := any.(*bmc.IPMIClient); ok {
+		w.overIPMI(ctx, over, t, &s, part)
+		return s
+	}
+	c, ok := any.(*bmc.Client)
+	if !ok {
+		return s
 	}
 	id, err := c.Identify(ctx)
 	if part("identity", err) {
@@ -464,4 +470,22 @@ func (w *Watcher) snapshot(ctx context.Context, t *watched, deep bool) (s Snapsh
 		}
 	}
 	return s
+}
+
+// selLog is the name of IPMI's one log among the cursors.
+const selLog = "sel"
+
+// overIPMI is the deep part of a BMC that has no Redfish: its sensors and its event log.
+func (w *Watcher) overIPMI(ctx context.Context, c *bmc.IPMIClient, t *watched, s *Snapshot, part func(string, error) bool) {
+	if list, err := c.Sensors(ctx); part("sensors", err) {
+		s.Readings = append([]bmc.Reading{}, list...)
+	}
+	entries, next, err := c.LogEntries(ctx, t.memory.Cursors[selLog])
+	if part("event log", err) {
+		if t.memory.Cursors == nil {
+			t.memory.Cursors = map[string]*bmc.Cursor{}
+		}
+		t.memory.Cursors[selLog] = next
+		s.Entries = entries
+	}
 }
