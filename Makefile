@@ -11,10 +11,10 @@ TOOLS := build/tools
 GOLANGCI_VERSION := v2.15.0
 GOLANGCI := $(TOOLS)/golangci-lint-$(GOLANGCI_VERSION)
 
-.PHONY: help build binary demo test unit lint generate generate-check bench netns browser chaos soak clean kube
+.PHONY: help build binary demo test unit lint generate generate-check bench e2e netns browser chaos soak clean kube
 
 help: ## list the targets
-	@sed -nE 's/^([a-z-]+):.*## (.*)/  make \1\t\2/p' $(MAKEFILE_LIST) | expand -t 24
+	@sed -nE 's/^([a-z0-9-]+):.*## (.*)/  make \1\t\2/p' $(MAKEFILE_LIST) | expand -t 24
 
 build: binary ## build build/gpupool and build/gpupool-agent
 	@deploy/build.sh gpupool-agent
@@ -27,6 +27,7 @@ demo: binary ## run the whole story on simulated servers; DEMO_EXIT=1 ends when 
 
 test: ## install what the tests need and run them all
 	@deploy/packages.sh
+	@deploy/packages.sh e2e
 	go test -p $(P) -timeout 20m ./...
 
 unit: ## the fast loop: tests that neither link the Temporal server nor start other programs
@@ -52,6 +53,10 @@ generate-check: ## fail where generated files differ from what the generators ma
 		diff <(printf '%s\n' "$$before") <(printf '%s\n' "$$after") | head -40; \
 		echo "generated files are out of date: run 'make generate' and commit what it changes" >&2; exit 1; \
 	fi
+
+e2e: ## a real virtual machine arrives through everything, under BIOS and UEFI, and runs a job; as root, 5 minutes
+	@deploy/packages.sh e2e
+	go test -count 1 -timeout 30m -v $(if $(RUN),-run '$(RUN)') ./cmd/gpupool/e2e
 
 netns: ## the boot service with other people's clients and firmware, in network namespaces; as root, 10 minutes
 	@deploy/packages.sh netns

@@ -1,7 +1,7 @@
 #!/bin/bash
 # Builds the operating system image of the virtual machine, from Debian packages alone, into FOLDER: os.img.zst. One
-# disk for BIOS, UEFI and Secure Boot: GPT, an EFI system partition with
-# Debian's signed shim and GRUB, SYSLINUX for BIOS, and the kernel; a root file system that the installer grows.
+# disk for BIOS, UEFI and Secure Boot: GPT, an EFI system partition with Debian's signed shim and GRUB, SYSLINUX for
+# BIOS, and the kernel; a root file system that the installer grows.
 #
 #   image.sh FOLDER FAKE_NVML.c
 #
@@ -9,7 +9,7 @@
 # FOLDER has the image of the same inputs. SOURCE_DATE_EPOCH and fixed identifiers make the same image of the same
 # packages. Root, for mmdebstrap; no loop device. About half a minute, on a machine that is idle.
 set -euo pipefail
-folder=${1:?usage: image.sh FOLDER FAKE_NVML.c} fake=${2:?usage: image.sh FOLDER FAKE_NVML.c}
+folder=${1:?usage: image.sh FOLDER FAKE_NVML.c} fake=$(realpath "${2:?usage: image.sh FOLDER FAKE_NVML.c}")
 here=$(cd "$(dirname "$0")" && pwd)
 kernel=$here/../image/kernel.sh
 packages=systemd-sysv,udev,iproute2,kmod,dbus,ca-certificates,containerd,runc
@@ -21,6 +21,7 @@ if [ "$(cat "$folder/inputs" 2>/dev/null)" = "$inputs" ] && [ -s "$folder/os.img
 if [ "$(id -u)" != 0 ]; then echo "image.sh: mmdebstrap needs root" >&2 && exit 1; fi
 
 mkdir -p "$folder"
+folder=$(cd "$folder" && pwd)
 work=$(mktemp -d "$folder/.build-XXXXXX")
 trap 'rm -rf "$work"' EXIT
 root=$work/root esp=$work/esp.fat
@@ -45,6 +46,7 @@ for m in virtio_pci virtio_net virtio_rng af_packet vfat nls_cp437 nls_ascii but
 done
 cp "$from"/modules.{builtin,builtin.modinfo,order} "$to/"
 depmod -b "$root" "$version"
+[ -s "$to/modules.dep" ] || { echo "image.sh: the image has no kernel modules" >&2 && exit 1; }
 
 cc -O1 -shared -fPIC -DHEALTHY -Wl,-soname,libnvidia-ml.so.1 -o "$root/usr/lib/x86_64-linux-gnu/libnvidia-ml.so.1" "$fake"
 echo 'LABEL=root / ext4 defaults 0 1' >"$root/etc/fstab"

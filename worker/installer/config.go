@@ -12,7 +12,7 @@ type Config struct {
 	// UserData is the URL of the attempt's one secret document, which becomes the agent's configuration. Its folder is
 	// the attempt's own URL, where reports go.
 	UserData string
-	// Image is the URL of the image's manifest, see Manifest.
+	// Image is the URL of the image's manifest, see Manifest; empty = files/image/image.json of the same service.
 	Image string
 	// Disk says which disk is overwritten, see Rule; empty = the only one that can hold the image.
 	Disk Rule
@@ -39,6 +39,9 @@ func ParseCmdline(line string) (Config, error) {
 				errs = append(errs, fmt.Errorf("gpupool.disk: %w", err))
 			}
 		}
+	}
+	if u, err := url.Parse(c.UserData); c.Image == "" && err == nil {
+		c.Image = u.Scheme + "://" + u.Host + "/files/image/image.json"
 	}
 	for name, v := range map[string]string{"gpupool.user_data": c.UserData, "gpupool.image": c.Image} {
 		if u, err := url.Parse(v); err != nil || u.Host == "" || u.Scheme != "http" && u.Scheme != "https" {

@@ -1,5 +1,5 @@
 // A libnvidia-ml.so.1 for tests: 8 devices, with what FAKE_NVML names wrong with them (lost=3 hang=5 old mig=2 ...).
-// With -DHEALTHY nothing is wrong with any of them, at first sight either. Signatures follow NVIDIA's nvml.h (API reference, "Device Queries").
+// With -DHEALTHY nothing is wrong with any of them, and their serials are of the machine. Signatures follow NVIDIA's nvml.h (API reference, "Device Queries").
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -35,8 +35,21 @@ R nvmlSystemGetDriverVersion(char *b, unsigned n) { snprintf(b, n, "570.86.15");
 R nvmlDeviceGetCount_v2(unsigned *n) { *n = 8; return OK; }
 R nvmlDeviceGetHandleByIndex_v2(unsigned i, Dev *o) { if (i > 7) return NOT_FOUND; *o = &d[i]; return OK; }
 R nvmlDeviceGetName(Dev x, char *b, unsigned n) { snprintf(b, n, "NVIDIA H100 80GB HBM3"); return OK; }
+#ifdef HEALTHY
+// name is the machine's own serial: no two machines may have the same devices.
+static const char *name(void) {
+	static char s[64];
+	FILE *f = s[0] ? NULL : fopen("/sys/class/dmi/id/product_serial", "r");
+	if (f && fgets(s, sizeof s, f)) s[strcspn(s, "\n")] = 0;
+	if (f) fclose(f);
+	return s;
+}
+R nvmlDeviceGetUUID(Dev x, char *b, unsigned n) { snprintf(b, n, "GPU-%s-%d", name(), x->i); return OK; }
+R nvmlDeviceGetSerial(Dev x, char *b, unsigned n) { snprintf(b, n, "%s-GPU%d", name(), x->i); return OK; }
+#else
 R nvmlDeviceGetUUID(Dev x, char *b, unsigned n) { snprintf(b, n, "GPU-%d", x->i); return OK; }
 R nvmlDeviceGetSerial(Dev x, char *b, unsigned n) { snprintf(b, n, "16500000%d", x->i); return OK; }
+#endif
 R nvmlDeviceGetVbiosVersion(Dev x, char *b, unsigned n) { snprintf(b, n, "96.00.89"); return OK; }
 struct pci { char legacy[16]; unsigned domain, bus, device, id, sub; char busid[32]; };
 R nvmlDeviceGetPciInfo_v3(Dev x, struct pci *p) {

@@ -1,0 +1,34 @@
+#!/bin/bash
+# Builds into FOLDER all that the boot service needs to install the virtual machine: iPXE, the installer, the image with
+# the agent. What is there already and has not changed is not built again. Root.
+set -euo pipefail
+folder=${1:?usage: files.sh FOLDER}
+here=$(cd "$(dirname "$0")" && pwd)
+cd "$here/../.."
+mkdir -p "$folder/cache"
+exec 9>"$folder/cache/lock"
+flock 9 # one at a time
+
+install -D -m 0644 /usr/lib/ipxe/undionly.kpxe "$folder/boot/undionly.kpxe"
+install -D -m 0644 /usr/lib/ipxe/snponly.efi "$folder/boot/snponly.efi"
+install -D -m 0644 /usr/lib/shim/shimx64.efi.signed "$folder/boot/shimx64.efi"
+install -D -m 0644 /usr/lib/grub/x86_64-efi-signed/grubnetx64.efi.signed "$folder/boot/grubx64.efi"
+
+# changed NAME FILE...: whether one of the files is not what it was when `built NAME` was last said.
+changed() { name=$1 && shift && sha256sum "$@" >"$folder/cache/$name.new" && ! cmp -s "$folder/cache/$name.new" "$folder/cache/$name"; }
+built() { mv "$folder/cache/$1.new" "$folder/cache/$1"; }
+
+CGO_ENABLED=0 go build -trimpath -ldflags "-s -w" -o "$folder/cache/gpupool-installer" ./cmd/gpupool-installer
+if changed installer "$folder/cache/gpupool-installer" deploy/image/installer.sh deploy/image/kernel.sh; then
+	deploy/image/installer.sh "$folder/cache/gpupool-installer" "$folder/boot/image"
+	built installer
+fi
+deploy/qemu/image.sh "$folder/cache/image" worker/agent/accelerator/nvidia/testdata/fakenvml.c
+go build -trimpath -ldflags "-s -w" -o "$folder/cache/gpupool-agent" ./cmd/gpupool-agent
+if changed manifest "$folder/cache/gpupool-agent" "$folder/cache/image/inputs" deploy/image/manifest.sh deploy/systemd/gpupool-agent.service deploy/qemu/burn-in.sh; then
+	extra=$folder/cache/extra
+	install -D -m 0755 deploy/qemu/burn-in.sh "$extra/usr/lib/gpupool/burn-in/memory"
+	install -D -m 0755 deploy/qemu/burn-in.sh "$extra/usr/lib/gpupool/burn-in/compute"
+	EXTRA=$extra deploy/image/manifest.sh "$folder/cache/image/os.img.zst" "$folder/cache/gpupool-agent" "$folder/boot/image"
+	built manifest
+fi
