@@ -25,8 +25,13 @@ if changed installer "$folder/cache/gpupool-installer" deploy/image/installer.sh
 fi
 deploy/qemu/image.sh "$folder/cache/image" worker/agent/accelerator/nvidia/testdata/fakenvml.c
 go build -trimpath -ldflags "-s -w" -o "$folder/cache/gpupool-agent" ./cmd/gpupool-agent
-if changed manifest "$folder/cache/gpupool-agent" "$folder/cache/image/inputs" deploy/image/manifest.sh deploy/systemd/gpupool-agent.service deploy/qemu/burn-in.sh; then
+if changed manifest "$folder/cache/gpupool-agent" "$folder/cache/image/inputs" deploy/image/manifest.sh deploy/systemd/gpupool-agent.service deploy/qemu/burn-in.sh deploy/qemu/driver.sh deploy/qemu/driver.service; then
 	extra=$folder/cache/extra
+	rm -rf "$extra"
+	install -D -m 0755 deploy/qemu/driver.sh "$extra/usr/lib/gpupool/driver"
+	install -D -m 0644 deploy/qemu/driver.service "$extra/etc/systemd/system/driver.service"
+	mkdir -p "$extra/etc/systemd/system/multi-user.target.wants"
+	ln -sf ../driver.service "$extra/etc/systemd/system/multi-user.target.wants/driver.service"
 	install -D -m 0755 deploy/qemu/burn-in.sh "$extra/usr/lib/gpupool/burn-in/memory"
 	install -D -m 0755 deploy/qemu/burn-in.sh "$extra/usr/lib/gpupool/burn-in/compute"
 	EXTRA=$extra deploy/image/manifest.sh "$folder/cache/image/os.img.zst" "$folder/cache/gpupool-agent" "$folder/boot/image"

@@ -46,7 +46,7 @@ func TestAMachineArrivesAndRunsAJob(t *testing.T) {
 		must(t, err)
 	}
 	if job.State != schema.JobCompleted {
-		t.Fatalf("the job is %s, want completed", job.State)
+		t.Fatalf("the job is %s (%s), want completed", job.State, job.Cause)
 	}
 }
 

@@ -205,15 +205,18 @@ func (w *world) machine(n int, c qemu.Config) *qemu.Machine {
 // arrives waits until the servers are in the pool, and says what they do meanwhile. A step that stops fails the test.
 func (w *world) arrives(limit time.Duration, names ...string) {
 	w.t.Helper()
+	w.watch(limit, func(v contract.Server) bool { return v.Phase == schema.PhaseAvailable }, names...)
+}
+
+// watch looks at the servers until each is as it should be.
+func (w *world) watch(limit time.Duration, done func(contract.Server) bool, names ...string) {
+	w.t.Helper()
 	begun := time.Now()
 	told := map[string]string{}
 	for {
-		there := 0
+		ready := 0
 		for _, name := range names {
 			v, err := do[contract.Server](w.t.Context(), w, http.MethodGet, "/v1/servers/"+name, nil)
-			if schema.Is(err, schema.CodeUnavailable) {
-				continue // it was killed, and is being started again
-			}
 			must(w.t, err)
 			if v.Failure != nil {
 				w.t.Fatalf("%s stopped at %s: %s: %s", name, v.Step, v.Failure.Code, v.Failure.Text)
@@ -222,18 +225,18 @@ func (w *world) arrives(limit time.Duration, names ...string) {
 				told[name] = now
 				w.t.Logf("%6.1fs %s %s", time.Since(begun).Seconds(), name, now)
 			}
-			if v.Phase == schema.PhaseAvailable {
-				there++
+			if done(v) {
+				ready++
 			}
 		}
-		if there == len(names) {
+		if ready == len(names) {
 			return
 		}
 		if time.Since(begun) > limit {
-			w.t.Fatalf("%d of %d servers arrived within %s", there, len(names), limit)
+			w.t.Fatalf("%d of %d servers are as they should be after %s: %v", ready, len(names), limit, told)
 		}
 		select {
-		case <-time.After(250 * time.Millisecond):
+		case <-time.After(100 * time.Millisecond):
 		case <-w.t.Context().Done():
 			w.t.Fatal("the test ended")
 		}

@@ -1,0 +1,121 @@
+package e2e
+
+import (
+	"fmt"
+	"net/http"
+	"os"
+	"strings"
+	"testing"
+	"time"
+
+	"gpupool/api/contract"
+	"gpupool/deploy/qemu"
+	"gpupool/pxe/boot"
+	"gpupool/schema"
+)
+
+// long skips what only `make e2e` has the time for.
+func long(t *testing.T) {
+	t.Helper()
+	if os.Getenv("GPUPOOL_E2E") != "all" {
+		t.Skip("takes minutes: make e2e runs it")
+	}
+}
+
+// TestAKilledPlatformLosesNoInstall: gpupool is killed with SIGKILL in each step of an onboarding, and within the install at
+// several points, and started again. The machine arrives, installed once and switched on once.
+func TestAKilledPlatformLosesNoInstall(t *testing.T) {
+	long(t)
+	w := newWorld(t)
+	m := w.machine(1, qemu.Config{Name: "vm-kill", Firmware: qemu.BIOS})
+	w.must(http.MethodPost, "/v1/servers/vm-kill/actions/onboard", map[string]any{})
+	killed := map[string]bool{}
+	w.watch(20*time.Minute, func(v contract.Server) bool {
+		at := string(v.Step)
+		if v.Step == schema.StepProvision {
+			doing := w.doing(v)
+			for _, point := range []string{"powering off", "setting the network boot", "powering on", "waits for the phone-home", "installer runs", "writing", "reading back", "restarts"} {
+				if strings.Contains(doing, point) {
+					at = point
+				}
+			}
+		}
+		if v.Phase == schema.PhaseOnboarding && at != "" && !killed[at] {
+			killed[at] = true
+			t.Logf("killed at %s", at)
+			w.kill()
+			must(t, w.start())
+		}
+		return v.Phase == schema.PhaseAvailable
+	}, "vm-kill")
+	for _, must := range []string{"writing", "reading back", "drivers", "burn-in"} {
+		if !killed[must] {
+			t.Errorf("the platform was never killed at %s: the test proves less than it says", must)
+		}
+	}
+	if n := w.installs("vm-kill"); n != 1 || m.Boots() != 1 {
+		t.Errorf("it was installed %d times and switched on %d times, want once each; killed at %v", n, m.Boots(), killed)
+	}
+}
+
+// TestAPowerCutInTheMiddleOfTheInstall: the machine loses its power while its disk is written. It comes back by its own boot
+// order, which has the disk first, finds nothing to boot there, and is installed from the beginning.
+func TestAPowerCutInTheMiddleOfTheInstall(t *testing.T) {
+	long(t)
+	w := newWorld(t)
+	m := w.machine(1, qemu.Config{Name: "vm-cut", Firmware: qemu.BIOS})
+	w.must(http.MethodPost, "/v1/servers/vm-cut/actions/onboard", map[string]any{})
+	cuts := map[string]bool{}
+	w.watch(20*time.Minute, func(v contract.Server) bool {
+		doing := w.doing(v)
+		for _, point := range []string{"writing", "reading back"} {
+			if strings.Contains(doing, point) && !cuts[point] {
+				cuts[point] = true
+				t.Logf("power cut: %s", doing)
+				must(t, m.Cut())
+			}
+		}
+		return v.Phase == schema.PhaseAvailable
+	}, "vm-cut")
+	if n := w.installs("vm-cut"); n != 1 || m.Boots() != 3 || len(cuts) != 2 {
+		t.Errorf("%d installs to the end, %d times power, cut at %v; want 1, 3, and both", n, m.Boots(), cuts)
+	}
+	if v := w.server("vm-cut"); v.Attempt != 1 {
+		t.Errorf("it took %d attempts, want the first", v.Attempt)
+	}
+}
+
+// TestALiveServerIsNeverInstalledAgain: the network is first in the boot order, for good, whatever the BMC is told for one
+// boot. The installer's own restart and five power cycles come by the boot service; each is handed to the disk.
+func TestALiveServerIsNeverInstalledAgain(t *testing.T) {
+	long(t)
+	for _, firmware := range []qemu.Firmware{qemu.BIOS, qemu.UEFI} {
+		t.Run(string(firmware), func(t *testing.T) {
+			w := newWorld(t)
+			m := w.machine(1, qemu.Config{Name: "vm-live", Firmware: firmware, NetworkFirst: true})
+			w.must(http.MethodPost, "/v1/servers/vm-live/actions/onboard", map[string]any{})
+			w.arrives(15*time.Minute, "vm-live")
+			seen := w.server("vm-live").BootId
+			for i := range 5 {
+				must(t, m.Cut())
+				w.watch(10*time.Minute, func(v contract.Server) bool {
+					if v.BootId == seen || v.BootId == "" {
+						return false
+					}
+					seen = v.BootId
+					return true
+				}, "vm-live")
+				t.Logf("boot %d: %s", i+1, seen)
+			}
+			handed := 0
+			for _, e := range w.events(schema.EventBoot, w.server("vm-live").Id) {
+				if s := string(e.Data); strings.Contains(s, fmt.Sprintf("%q", boot.KindScript)) && strings.Contains(s, "boot from disk") {
+					handed++
+				}
+			}
+			if n := w.installs("vm-live"); n != 1 || handed != 6 {
+				t.Errorf("it was installed %d times and handed to its disk %d times, want 1 and 6", n, handed)
+			}
+		})
+	}
+}
