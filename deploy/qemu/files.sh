@@ -32,8 +32,9 @@ if changed manifest "$folder/cache/gpupool-agent" "$folder/cache/image/inputs" d
 	install -D -m 0644 deploy/qemu/driver.service "$extra/etc/systemd/system/driver.service"
 	mkdir -p "$extra/etc/systemd/system/multi-user.target.wants"
 	ln -sf ../driver.service "$extra/etc/systemd/system/multi-user.target.wants/driver.service"
-	install -D -m 0755 deploy/qemu/burn-in.sh "$extra/usr/lib/gpupool/burn-in/memory"
-	install -D -m 0755 deploy/qemu/burn-in.sh "$extra/usr/lib/gpupool/burn-in/compute"
+	for program in dcgmi nvbandwidth stress-ng; do
+		install -D -m 0755 deploy/qemu/burn-in.sh "$extra/usr/local/bin/$program"
+	done
 	EXTRA=$extra deploy/image/manifest.sh "$folder/cache/image/os.img.zst" "$folder/cache/gpupool-agent" "$folder/boot/image"
 	built manifest
 fi
