@@ -128,7 +128,7 @@ func (s *Server) ListJobs(c *gin.Context, p contract.ListJobsParams) {
 		s.fail(c, err)
 		return
 	}
-	f := store.JobFilter{Tenant: t, Project: pr, State: val(p.State), Live: val(p.Live)}
+	f := store.JobFilter{Tenant: t, Project: pr, State: val(p.State), Live: val(p.Live), Array: val(p.Array)}
 	if f.State != "" && !schema.JobStates.Valid(f.State) {
 		s.fail(c, schema.Invalid("state", string(f.State), fmt.Sprintf("one of %v", schema.JobStates.States())))
 		return

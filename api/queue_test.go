@@ -312,3 +312,101 @@ func TestADryRunWithoutAnAllocatorSaysSo(t *testing.T) {
 	storetest.Available(t, p.store, 1, model, 8)
 	wantProblem(t, p.member("POST", "/v1/jobs/actions/dry-run", aJob), schema.CodeUnavailable, "", "region eu")
 }
+
+func TestAnArrayIsSubmittedHeldLimitedAndCancelledAsOne(t *testing.T) {
+	t.Parallel()
+	q := newQueue(t, 2)
+	const sweep = `{"indices":"0-8:2,11","job":{"project":"main","spec":"h100x1","name":"train","array":"sweep","array_limit":2,"command":["true"],"env":{"LR":"3"}}}`
+	a := read[contract.Array](t, q.member("POST", "/v1/arrays", sweep, "Idempotency-Key: a1"), http.StatusCreated)
+	if a.Name != "sweep" || a.Jobs != 6 || a.Limit != 2 || a.Tenant != "acme" || a.Project != "main" || a.States["queued"] != 6 {
+		t.Fatalf("the array is %+v", a)
+	}
+	if again := read[contract.Array](t, q.member("POST", "/v1/arrays", sweep, "Idempotency-Key: a1"), http.StatusOK); again.Jobs != 6 || again.Name != "sweep" {
+		t.Errorf("the same key answers %+v", again)
+	}
+	wantProblem(t, q.member("POST", "/v1/arrays", strings.Replace(sweep, "0-8", "0-9", 1), "Idempotency-Key: a1"), schema.CodeReused, "Idempotency-Key")
+	wantProblem(t, q.member("POST", "/v1/arrays", sweep, "Idempotency-Key: a2"), schema.CodeConflict, "", "sweep")
+	jobs := func() []contract.Job {
+		return read[contract.JobList](t, q.member("GET", "/v1/jobs?array=sweep", ""), http.StatusOK).Items
+	}
+	in := func(state schema.JobState) (n int) {
+		for _, j := range jobs() {
+			if j.State == state {
+				n++
+			}
+		}
+		return n
+	}
+	list := jobs()
+	for i, want := range []int{11, 8, 6, 4, 2, 0} {
+		j := list[i]
+		if j.ArrayIndex == nil || *j.ArrayIndex != want || j.Env["GPUPOOL_ARRAY_INDEX"] != fmt.Sprint(want) || j.Env["GPUPOOL_ARRAY"] != "sweep" || j.Env["GPUPOOL_ARRAY_SIZE"] != "6" || j.Env["LR"] != "3" || j.Name != fmt.Sprintf("train-%d", want) {
+			t.Errorf("job %d of the array is %s, index %v, with %v", i, j.Name, j.ArrayIndex, j.Env)
+		}
+	}
+	// Two run, the others wait for them.
+	for _, j := range list[:4] {
+		q.waits(j.Id, schema.ReasonJobLimit, `level="array acme/main/sweep"`, "running=2", "limit=2")
+	}
+	if n := in(schema.JobStarting); n != 2 {
+		t.Fatalf("%d of the array run, its limit is 2", n)
+	}
+	a = read[contract.Array](t, q.member("POST", "/v1/arrays/sweep/actions/limit", `{"limit":3}`), http.StatusOK)
+	q.eventually(func() string {
+		if in(schema.JobStarting) != 3 {
+			return "3 of the array to run"
+		}
+		return ""
+	}, func() string { return fmt.Sprintf("%d run", in(schema.JobStarting)) })
+	// Held, none more starts.
+	a = read[contract.Array](t, q.member("POST", "/v1/arrays/sweep/actions/hold", ""), http.StatusOK)
+	if a.Held != 3 || a.States["queued"] != 3 || a.States["starting"] != 3 {
+		t.Fatalf("the held array is %+v", a)
+	}
+	q.waits(list[0].Id, schema.ReasonHeld, `by="user"`)
+	q.finish(list[5].Id)
+	a = read[contract.Array](t, q.member("POST", "/v1/arrays/sweep/actions/release", ""), http.StatusOK)
+	if a.Held != 0 {
+		t.Fatalf("the released array is %+v", a)
+	}
+	q.starts(list[2].Id)
+	// Others neither see nor change it.
+	for _, path := range []string{"GET /v1/arrays/sweep", "POST /v1/arrays/sweep/actions/cancel"} {
+		method, at, _ := strings.Cut(path, " ")
+		wantProblem(t, q.send(q.token(store.NewToken{Name: "globex-" + strings.ToLower(method), Role: schema.RoleTenantMember, Tenant: "globex"}), method, at, ""), schema.CodeNotFound, "", "sweep")
+	}
+	a = read[contract.Array](t, q.member("POST", "/v1/arrays/sweep/actions/cancel", ""), http.StatusAccepted)
+	if a.States["queued"] != 0 || a.States["cancelled"] != 2 || a.States["stopping"] != 3 || a.States["completed"] != 1 {
+		t.Fatalf("the cancelled array is %+v", a)
+	}
+	read[contract.Array](t, q.member("POST", "/v1/arrays/sweep/actions/cancel", ""), http.StatusAccepted)
+	if l := read[contract.ArrayList](t, q.member("GET", "/v1/arrays", ""), http.StatusOK); len(l.Items) != 1 || l.Items[0].Jobs != 6 {
+		t.Errorf("arrays: %+v", l.Items)
+	}
+}
+
+func TestAnArrayIsAllOrNothing(t *testing.T) {
+	t.Parallel()
+	p := newPool(t)
+	storetest.Available(t, p.store, 1, model, 8)
+	for body, field := range map[string]string{
+		`{"indices":"5-1","job":` + aJob + `}`:                                        "indices",
+		`{"indices":"0-10000","job":` + aJob + `}`:                                    "indices",
+		`{"indices":"1,1","job":` + aJob + `}`:                                        "indices",
+		`{"indices":"-1","job":` + aJob + `}`:                                         "indices",
+		`{"indices":"0-9%3","job":` + aJob + `}`:                                      "indices",
+		`{"indices":"0-4294967296","job":` + aJob + `}`:                               "indices",
+		`{"indices":"0-9:0","job":` + aJob + `}`:                                      "indices",
+		`{"indices":"0-9","job":{"project":"main","spec":"nope","command":["true"]}}`: "spec",
+		`{"indices":"0-9","job":{"project":"main","spec":"h100x8","command":["true"],"env":{"GPUPOOL_ARRAY_INDEX":"1"}}}`: "env",
+	} {
+		wantProblem(t, p.member("POST", "/v1/arrays", body), schema.CodeInvalid, field)
+	}
+	if l := read[contract.JobList](t, p.op("GET", "/v1/jobs", ""), http.StatusOK); len(l.Items) != 0 {
+		t.Fatalf("refused arrays made jobs: %+v", l.Items)
+	}
+	a := read[contract.Array](t, p.member("POST", "/v1/arrays", `{"indices":"0-9999","job":`+aJob+`}`), http.StatusCreated)
+	if a.Jobs != 10_000 || !strings.HasPrefix(a.Name, "arr_") {
+		t.Fatalf("the array is %+v", a)
+	}
+}

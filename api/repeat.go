@@ -24,10 +24,10 @@ const repeatEvery = 50 * time.Millisecond
 
 // once does a request under an Idempotency-Key: its repeat by the same caller is answered as the first was, and nothing
 // is done again. An answer that says "try again later" is not kept. Jobs keep their keys themselves, in the transaction
-// that makes the job, for ever (see SubmitJob).
+// that makes the job or array, for ever (see SubmitJob).
 func (s *Server) once(c *gin.Context) {
 	key, route := c.GetHeader(keyHeader), c.Request.Method+" "+c.FullPath()
-	if key == "" && len(c.Request.Header.Values(keyHeader)) == 0 || route == "POST /v1/jobs" {
+	if key == "" && len(c.Request.Header.Values(keyHeader)) == 0 || route == "POST /v1/jobs" || route == "POST /v1/arrays" {
 		c.Next()
 		return
 	}

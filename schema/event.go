@@ -55,6 +55,8 @@ const (
 	EventJobUnheld       EventKind = "job.unheld"
 	EventJobLimit        EventKind = "job.limit" // its time limit was changed; data: time_limit_ms, attempt. Delivered to job/<id>
 
+	EventArrayLimit EventKind = "array.limit" // an array's running limit was changed; subject: its name; data: project, limit
+
 	EventUsageAdjusted EventKind = "usage.adjusted" // a correction was booked; subject: the ledger row's id
 	EventUsageAlarm    EventKind = "usage.alarm"    // the books don't balance, or the clock was set; data: usage.Finding
 	EventBudgetWarning EventKind = "budget.warning" // a budget's threshold was passed; data: threshold, spent, amount

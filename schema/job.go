@@ -49,6 +49,7 @@ type Job struct {
 	DependsOn     []Dependency `gorm:"serializer:json" json:"depends_on"`
 	Array         string       `gorm:"column:array_name" json:"array"` // jobs of one array share it, within a project
 	ArrayLimit    int          `json:"array_limit"`                    // at most so many of the array hold accelerators at once; 0 = no limit
+	ArrayIndex    *int         `json:"array_index,omitempty"`          // which of the array it is; nil = none
 	RequeueLimit  int          `json:"requeue_limit"`                  // hardware losses after which it fails; preemptions don't count
 
 	State       JobState `json:"state"`

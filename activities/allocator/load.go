@@ -142,6 +142,18 @@ func (l *live) catchUp(ctx context.Context) (changed bool, err error) {
 					return changed, err
 				}
 				l.pool.SetTimeLimit(j.ID, j.Attempt, j.Limit()) // of what runs; a waiting job is set below
+			case schema.EventArrayLimit:
+				var d store.ArrayLimit
+				if err := json.Unmarshal(e.Data, &d); err != nil {
+					return changed, fmt.Errorf("event %d: %w", e.Seq, err)
+				}
+				of, err := l.db.QueuedOfArray(ctx, e.Tenant, d.Project, e.Subject)
+				if err != nil {
+					return changed, err
+				}
+				for _, id := range of {
+					jobs[id] = true
+				}
 			case schema.EventJobDevices:
 				if moved, err := l.db.LiveAttempt(ctx, e.Job); err != nil {
 					return changed, err

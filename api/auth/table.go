@@ -90,6 +90,14 @@ var Table = []Rule{
 	{"POST", "/v1/jobs/:job/actions/checkpoint", workers},
 	{"POST", "/v1/jobs/:job/actions/time-limit", workers},
 
+	{"GET", "/v1/arrays", Operator | Viewer | tenants},
+	{"POST", "/v1/arrays", workers},
+	{"GET", "/v1/arrays/:array", Operator | Viewer | tenants},
+	{"POST", "/v1/arrays/:array/actions/cancel", workers},
+	{"POST", "/v1/arrays/:array/actions/hold", workers},
+	{"POST", "/v1/arrays/:array/actions/release", workers},
+	{"POST", "/v1/arrays/:array/actions/limit", workers},
+
 	{"GET", "/v1/usage", Operator | Viewer | tenants},
 	{"GET", "/v1/usage/live", Operator | Viewer | tenants},
 	{"GET", "/v1/usage/statement", Operator | Viewer | tenants},

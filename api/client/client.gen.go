@@ -97,6 +97,65 @@ type ClientInterface interface {
 	// Corresponds with GET /v1/accelerators (the `ListAccelerators` operationId).
 	ListAccelerators(ctx context.Context, params *ListAcceleratorsParams, reqEditors ...RequestEditorFn) (*http.Response, error)
 
+	// ListArrays List arrays, newest first
+	//
+	// Corresponds with GET /v1/arrays (the `ListArrays` operationId).
+	ListArrays(ctx context.Context, params *ListArraysParams, reqEditors ...RequestEditorFn) (*http.Response, error)
+
+	// SubmitArrayWithBody Submit an array, one job for each index, all or none
+	//
+	// Each job finds in its environment the array's name (GPUPOOL_ARRAY), its index (GPUPOOL_ARRAY_INDEX) and how many there are
+	// (GPUPOOL_ARRAY_SIZE). With an Idempotency-Key a repeat answers the first array (200); another body under the same key is 422.
+	//
+	// Takes any type of body and a specified content type.
+	//
+	// Corresponds with POST /v1/arrays (the `SubmitArray` operationId).
+	SubmitArrayWithBody(ctx context.Context, params *SubmitArrayParams, contentType string, body io.Reader, reqEditors ...RequestEditorFn) (*http.Response, error)
+
+	// SubmitArray Submit an array, one job for each index, all or none
+	//
+	// Each job finds in its environment the array's name (GPUPOOL_ARRAY), its index (GPUPOOL_ARRAY_INDEX) and how many there are
+	// (GPUPOOL_ARRAY_SIZE). With an Idempotency-Key a repeat answers the first array (200); another body under the same key is 422.
+	//
+	// Takes a body of the `application/json` content type.
+	//
+	// Corresponds with POST /v1/arrays (the `SubmitArray` operationId).
+	SubmitArray(ctx context.Context, params *SubmitArrayParams, body SubmitArrayJSONRequestBody, reqEditors ...RequestEditorFn) (*http.Response, error)
+
+	// GetArray One array
+	//
+	// Corresponds with GET /v1/arrays/{array} (the `GetArray` operationId).
+	GetArray(ctx context.Context, array TheArray, params *GetArrayParams, reqEditors ...RequestEditorFn) (*http.Response, error)
+
+	// CancelArray Cancel all jobs of an array that have not ended; again is no error
+	//
+	// Corresponds with POST /v1/arrays/{array}/actions/cancel (the `CancelArray` operationId).
+	CancelArray(ctx context.Context, array TheArray, params *CancelArrayParams, reqEditors ...RequestEditorFn) (*http.Response, error)
+
+	// HoldArray Keep an array's queued jobs from starting
+	//
+	// Corresponds with POST /v1/arrays/{array}/actions/hold (the `HoldArray` operationId).
+	HoldArray(ctx context.Context, array TheArray, params *HoldArrayParams, reqEditors ...RequestEditorFn) (*http.Response, error)
+
+	// LimitArrayWithBody Change how many of an array hold accelerators at once
+	//
+	// Takes any type of body and a specified content type.
+	//
+	// Corresponds with POST /v1/arrays/{array}/actions/limit (the `LimitArray` operationId).
+	LimitArrayWithBody(ctx context.Context, array TheArray, params *LimitArrayParams, contentType string, body io.Reader, reqEditors ...RequestEditorFn) (*http.Response, error)
+
+	// LimitArray Change how many of an array hold accelerators at once
+	//
+	// Takes a body of the `application/json` content type.
+	//
+	// Corresponds with POST /v1/arrays/{array}/actions/limit (the `LimitArray` operationId).
+	LimitArray(ctx context.Context, array TheArray, params *LimitArrayParams, body LimitArrayJSONRequestBody, reqEditors ...RequestEditorFn) (*http.Response, error)
+
+	// ReleaseArray Let an array's held jobs start
+	//
+	// Corresponds with POST /v1/arrays/{array}/actions/release (the `ReleaseArray` operationId).
+	ReleaseArray(ctx context.Context, array TheArray, params *ReleaseArrayParams, reqEditors ...RequestEditorFn) (*http.Response, error)
+
 	// GetBMCAct What came of an act
 	//
 	// Corresponds with GET /v1/bmc-acts/{act} (the `GetBMCAct` operationId).
@@ -893,6 +952,155 @@ type ClientInterface interface {
 // Corresponds with GET /v1/accelerators (the `ListAccelerators` operationId).
 func (c *Client) ListAccelerators(ctx context.Context, params *ListAcceleratorsParams, reqEditors ...RequestEditorFn) (*http.Response, error) {
 	req, err := NewListAcceleratorsRequest(c.Server, params)
+	if err != nil {
+		return nil, err
+	}
+	req = req.WithContext(ctx)
+	if err := c.applyEditors(ctx, req, reqEditors); err != nil {
+		return nil, err
+	}
+	return c.Client.Do(req)
+}
+
+// ListArrays List arrays, newest first
+//
+// Corresponds with GET /v1/arrays (the `ListArrays` operationId).
+func (c *Client) ListArrays(ctx context.Context, params *ListArraysParams, reqEditors ...RequestEditorFn) (*http.Response, error) {
+	req, err := NewListArraysRequest(c.Server, params)
+	if err != nil {
+		return nil, err
+	}
+	req = req.WithContext(ctx)
+	if err := c.applyEditors(ctx, req, reqEditors); err != nil {
+		return nil, err
+	}
+	return c.Client.Do(req)
+}
+
+// SubmitArrayWithBody Submit an array, one job for each index, all or none
+//
+// Each job finds in its environment the array's name (GPUPOOL_ARRAY), its index (GPUPOOL_ARRAY_INDEX) and how many there are
+// (GPUPOOL_ARRAY_SIZE). With an Idempotency-Key a repeat answers the first array (200); another body under the same key is 422.
+//
+// Takes any type of body and a specified content type.
+//
+// Corresponds with POST /v1/arrays (the `SubmitArray` operationId).
+func (c *Client) SubmitArrayWithBody(ctx context.Context, params *SubmitArrayParams, contentType string, body io.Reader, reqEditors ...RequestEditorFn) (*http.Response, error) {
+	req, err := NewSubmitArrayRequestWithBody(c.Server, params, contentType, body)
+	if err != nil {
+		return nil, err
+	}
+	req = req.WithContext(ctx)
+	if err := c.applyEditors(ctx, req, reqEditors); err != nil {
+		return nil, err
+	}
+	return c.Client.Do(req)
+}
+
+// SubmitArray Submit an array, one job for each index, all or none
+//
+// Each job finds in its environment the array's name (GPUPOOL_ARRAY), its index (GPUPOOL_ARRAY_INDEX) and how many there are
+// (GPUPOOL_ARRAY_SIZE). With an Idempotency-Key a repeat answers the first array (200); another body under the same key is 422.
+//
+// Takes a body of the `application/json` content type.
+//
+// Corresponds with POST /v1/arrays (the `SubmitArray` operationId).
+func (c *Client) SubmitArray(ctx context.Context, params *SubmitArrayParams, body SubmitArrayJSONRequestBody, reqEditors ...RequestEditorFn) (*http.Response, error) {
+	req, err := NewSubmitArrayRequest(c.Server, params, body)
+	if err != nil {
+		return nil, err
+	}
+	req = req.WithContext(ctx)
+	if err := c.applyEditors(ctx, req, reqEditors); err != nil {
+		return nil, err
+	}
+	return c.Client.Do(req)
+}
+
+// GetArray One array
+//
+// Corresponds with GET /v1/arrays/{array} (the `GetArray` operationId).
+func (c *Client) GetArray(ctx context.Context, array TheArray, params *GetArrayParams, reqEditors ...RequestEditorFn) (*http.Response, error) {
+	req, err := NewGetArrayRequest(c.Server, array, params)
+	if err != nil {
+		return nil, err
+	}
+	req = req.WithContext(ctx)
+	if err := c.applyEditors(ctx, req, reqEditors); err != nil {
+		return nil, err
+	}
+	return c.Client.Do(req)
+}
+
+// CancelArray Cancel all jobs of an array that have not ended; again is no error
+//
+// Corresponds with POST /v1/arrays/{array}/actions/cancel (the `CancelArray` operationId).
+func (c *Client) CancelArray(ctx context.Context, array TheArray, params *CancelArrayParams, reqEditors ...RequestEditorFn) (*http.Response, error) {
+	req, err := NewCancelArrayRequest(c.Server, array, params)
+	if err != nil {
+		return nil, err
+	}
+	req = req.WithContext(ctx)
+	if err := c.applyEditors(ctx, req, reqEditors); err != nil {
+		return nil, err
+	}
+	return c.Client.Do(req)
+}
+
+// HoldArray Keep an array's queued jobs from starting
+//
+// Corresponds with POST /v1/arrays/{array}/actions/hold (the `HoldArray` operationId).
+func (c *Client) HoldArray(ctx context.Context, array TheArray, params *HoldArrayParams, reqEditors ...RequestEditorFn) (*http.Response, error) {
+	req, err := NewHoldArrayRequest(c.Server, array, params)
+	if err != nil {
+		return nil, err
+	}
+	req = req.WithContext(ctx)
+	if err := c.applyEditors(ctx, req, reqEditors); err != nil {
+		return nil, err
+	}
+	return c.Client.Do(req)
+}
+
+// LimitArrayWithBody Change how many of an array hold accelerators at once
+//
+// Takes any type of body and a specified content type.
+//
+// Corresponds with POST /v1/arrays/{array}/actions/limit (the `LimitArray` operationId).
+func (c *Client) LimitArrayWithBody(ctx context.Context, array TheArray, params *LimitArrayParams, contentType string, body io.Reader, reqEditors ...RequestEditorFn) (*http.Response, error) {
+	req, err := NewLimitArrayRequestWithBody(c.Server, array, params, contentType, body)
+	if err != nil {
+		return nil, err
+	}
+	req = req.WithContext(ctx)
+	if err := c.applyEditors(ctx, req, reqEditors); err != nil {
+		return nil, err
+	}
+	return c.Client.Do(req)
+}
+
+// LimitArray Change how many of an array hold accelerators at once
+//
+// Takes a body of the `application/json` content type.
+//
+// Corresponds with POST /v1/arrays/{array}/actions/limit (the `LimitArray` operationId).
+func (c *Client) LimitArray(ctx context.Context, array TheArray, params *LimitArrayParams, body LimitArrayJSONRequestBody, reqEditors ...RequestEditorFn) (*http.Response, error) {
+	req, err := NewLimitArrayRequest(c.Server, array, params, body)
+	if err != nil {
+		return nil, err
+	}
+	req = req.WithContext(ctx)
+	if err := c.applyEditors(ctx, req, reqEditors); err != nil {
+		return nil, err
+	}
+	return c.Client.Do(req)
+}
+
+// ReleaseArray Let an array's held jobs start
+//
+// Corresponds with POST /v1/arrays/{array}/actions/release (the `ReleaseArray` operationId).
+func (c *Client) ReleaseArray(ctx context.Context, array TheArray, params *ReleaseArrayParams, reqEditors ...RequestEditorFn) (*http.Response, error) {
+	req, err := NewReleaseArrayRequest(c.Server, array, params)
 	if err != nil {
 		return nil, err
 	}
@@ -2997,6 +3205,529 @@ func NewListAcceleratorsRequest(server string, params *ListAcceleratorsParams) (
 	return req, nil
 }
 
+// NewListArraysRequest constructs an http.Request for the ListArrays method
+func NewListArraysRequest(server string, params *ListArraysParams) (*http.Request, error) {
+	var err error
+
+	serverURL, err := url.Parse(server)
+	if err != nil {
+		return nil, err
+	}
+
+	operationPath := fmt.Sprintf("/v1/arrays")
+	if operationPath[0] == '/' {
+		operationPath = "." + operationPath
+	}
+
+	queryURL, err := serverURL.Parse(operationPath)
+	if err != nil {
+		return nil, err
+	}
+
+	if params != nil {
+		// queryValues collects non-styled parameters (passthrough, JSON)
+		// that are safe to round-trip through url.Values.Encode().
+		queryValues := queryURL.Query()
+		// rawQueryFragments collects pre-encoded query fragments from
+		// styled parameters, preserving literal commas as delimiters
+		// per the OpenAPI spec (e.g. "color=blue,black,brown").
+		var rawQueryFragments []string
+
+		if params.Tenant != nil {
+
+			if queryFrag, err := runtime.StyleParamWithOptions("form", true, "tenant", *params.Tenant, runtime.StyleParamOptions{ParamLocation: runtime.ParamLocationQuery, Type: "string", Format: ""}); err != nil {
+				return nil, err
+			} else {
+				for _, qp := range strings.Split(queryFrag, "&") {
+					rawQueryFragments = append(rawQueryFragments, qp)
+				}
+			}
+
+		}
+
+		if params.Project != nil {
+
+			if queryFrag, err := runtime.StyleParamWithOptions("form", true, "project", *params.Project, runtime.StyleParamOptions{ParamLocation: runtime.ParamLocationQuery, Type: "string", Format: ""}); err != nil {
+				return nil, err
+			} else {
+				for _, qp := range strings.Split(queryFrag, "&") {
+					rawQueryFragments = append(rawQueryFragments, qp)
+				}
+			}
+
+		}
+
+		if params.Live != nil {
+
+			if queryFrag, err := runtime.StyleParamWithOptions("form", true, "live", *params.Live, runtime.StyleParamOptions{ParamLocation: runtime.ParamLocationQuery, Type: "boolean", Format: ""}); err != nil {
+				return nil, err
+			} else {
+				for _, qp := range strings.Split(queryFrag, "&") {
+					rawQueryFragments = append(rawQueryFragments, qp)
+				}
+			}
+
+		}
+
+		if params.Limit != nil {
+
+			if queryFrag, err := runtime.StyleParamWithOptions("form", true, "limit", *params.Limit, runtime.StyleParamOptions{ParamLocation: runtime.ParamLocationQuery, Type: "integer", Format: ""}); err != nil {
+				return nil, err
+			} else {
+				for _, qp := range strings.Split(queryFrag, "&") {
+					rawQueryFragments = append(rawQueryFragments, qp)
+				}
+			}
+
+		}
+
+		if encoded := queryValues.Encode(); encoded != "" {
+			rawQueryFragments = append(rawQueryFragments, encoded)
+		}
+		queryURL.RawQuery = strings.Join(rawQueryFragments, "&")
+	}
+
+	req, err := http.NewRequest(http.MethodGet, queryURL.String(), nil)
+	if err != nil {
+		return nil, err
+	}
+
+	return req, nil
+}
+
+// NewSubmitArrayRequest calls the generic SubmitArray builder with application/json body
+func NewSubmitArrayRequest(server string, params *SubmitArrayParams, body SubmitArrayJSONRequestBody) (*http.Request, error) {
+	var bodyReader io.Reader
+	buf, err := json.Marshal(body)
+	if err != nil {
+		return nil, err
+	}
+	bodyReader = bytes.NewReader(buf)
+	return NewSubmitArrayRequestWithBody(server, params, "application/json", bodyReader)
+}
+
+// NewSubmitArrayRequestWithBody constructs an http.Request for the SubmitArray method, with any body, and a specified content type
+func NewSubmitArrayRequestWithBody(server string, params *SubmitArrayParams, contentType string, body io.Reader) (*http.Request, error) {
+	var err error
+
+	serverURL, err := url.Parse(server)
+	if err != nil {
+		return nil, err
+	}
+
+	operationPath := fmt.Sprintf("/v1/arrays")
+	if operationPath[0] == '/' {
+		operationPath = "." + operationPath
+	}
+
+	queryURL, err := serverURL.Parse(operationPath)
+	if err != nil {
+		return nil, err
+	}
+
+	req, err := http.NewRequest(http.MethodPost, queryURL.String(), body)
+	if err != nil {
+		return nil, err
+	}
+
+	req.Header.Add("Content-Type", contentType)
+
+	if params != nil {
+
+		if params.IdempotencyKey != nil {
+			var headerParam0 string
+
+			headerParam0, err = runtime.StyleParamWithOptions("simple", false, "Idempotency-Key", *params.IdempotencyKey, runtime.StyleParamOptions{ParamLocation: runtime.ParamLocationHeader, Type: "string", Format: ""})
+			if err != nil {
+				return nil, err
+			}
+
+			req.Header.Set("Idempotency-Key", headerParam0)
+		}
+
+	}
+
+	return req, nil
+}
+
+// NewGetArrayRequest constructs an http.Request for the GetArray method
+func NewGetArrayRequest(server string, array TheArray, params *GetArrayParams) (*http.Request, error) {
+	var err error
+
+	var pathParam0 string
+
+	pathParam0, err = runtime.StyleParamWithOptions("simple", false, "array", array, runtime.StyleParamOptions{ParamLocation: runtime.ParamLocationPath, Type: "string", Format: ""})
+	if err != nil {
+		return nil, err
+	}
+
+	serverURL, err := url.Parse(server)
+	if err != nil {
+		return nil, err
+	}
+
+	operationPath := fmt.Sprintf("/v1/arrays/%s", pathParam0)
+	if operationPath[0] == '/' {
+		operationPath = "." + operationPath
+	}
+
+	queryURL, err := serverURL.Parse(operationPath)
+	if err != nil {
+		return nil, err
+	}
+
+	if params != nil {
+		// queryValues collects non-styled parameters (passthrough, JSON)
+		// that are safe to round-trip through url.Values.Encode().
+		queryValues := queryURL.Query()
+		// rawQueryFragments collects pre-encoded query fragments from
+		// styled parameters, preserving literal commas as delimiters
+		// per the OpenAPI spec (e.g. "color=blue,black,brown").
+		var rawQueryFragments []string
+
+		if params.Tenant != nil {
+
+			if queryFrag, err := runtime.StyleParamWithOptions("form", true, "tenant", *params.Tenant, runtime.StyleParamOptions{ParamLocation: runtime.ParamLocationQuery, Type: "string", Format: ""}); err != nil {
+				return nil, err
+			} else {
+				for _, qp := range strings.Split(queryFrag, "&") {
+					rawQueryFragments = append(rawQueryFragments, qp)
+				}
+			}
+
+		}
+
+		if params.Project != nil {
+
+			if queryFrag, err := runtime.StyleParamWithOptions("form", true, "project", *params.Project, runtime.StyleParamOptions{ParamLocation: runtime.ParamLocationQuery, Type: "string", Format: ""}); err != nil {
+				return nil, err
+			} else {
+				for _, qp := range strings.Split(queryFrag, "&") {
+					rawQueryFragments = append(rawQueryFragments, qp)
+				}
+			}
+
+		}
+
+		if encoded := queryValues.Encode(); encoded != "" {
+			rawQueryFragments = append(rawQueryFragments, encoded)
+		}
+		queryURL.RawQuery = strings.Join(rawQueryFragments, "&")
+	}
+
+	req, err := http.NewRequest(http.MethodGet, queryURL.String(), nil)
+	if err != nil {
+		return nil, err
+	}
+
+	return req, nil
+}
+
+// NewCancelArrayRequest constructs an http.Request for the CancelArray method
+func NewCancelArrayRequest(server string, array TheArray, params *CancelArrayParams) (*http.Request, error) {
+	var err error
+
+	var pathParam0 string
+
+	pathParam0, err = runtime.StyleParamWithOptions("simple", false, "array", array, runtime.StyleParamOptions{ParamLocation: runtime.ParamLocationPath, Type: "string", Format: ""})
+	if err != nil {
+		return nil, err
+	}
+
+	serverURL, err := url.Parse(server)
+	if err != nil {
+		return nil, err
+	}
+
+	operationPath := fmt.Sprintf("/v1/arrays/%s/actions/cancel", pathParam0)
+	if operationPath[0] == '/' {
+		operationPath = "." + operationPath
+	}
+
+	queryURL, err := serverURL.Parse(operationPath)
+	if err != nil {
+		return nil, err
+	}
+
+	if params != nil {
+		// queryValues collects non-styled parameters (passthrough, JSON)
+		// that are safe to round-trip through url.Values.Encode().
+		queryValues := queryURL.Query()
+		// rawQueryFragments collects pre-encoded query fragments from
+		// styled parameters, preserving literal commas as delimiters
+		// per the OpenAPI spec (e.g. "color=blue,black,brown").
+		var rawQueryFragments []string
+
+		if params.Tenant != nil {
+
+			if queryFrag, err := runtime.StyleParamWithOptions("form", true, "tenant", *params.Tenant, runtime.StyleParamOptions{ParamLocation: runtime.ParamLocationQuery, Type: "string", Format: ""}); err != nil {
+				return nil, err
+			} else {
+				for _, qp := range strings.Split(queryFrag, "&") {
+					rawQueryFragments = append(rawQueryFragments, qp)
+				}
+			}
+
+		}
+
+		if params.Project != nil {
+
+			if queryFrag, err := runtime.StyleParamWithOptions("form", true, "project", *params.Project, runtime.StyleParamOptions{ParamLocation: runtime.ParamLocationQuery, Type: "string", Format: ""}); err != nil {
+				return nil, err
+			} else {
+				for _, qp := range strings.Split(queryFrag, "&") {
+					rawQueryFragments = append(rawQueryFragments, qp)
+				}
+			}
+
+		}
+
+		if encoded := queryValues.Encode(); encoded != "" {
+			rawQueryFragments = append(rawQueryFragments, encoded)
+		}
+		queryURL.RawQuery = strings.Join(rawQueryFragments, "&")
+	}
+
+	req, err := http.NewRequest(http.MethodPost, queryURL.String(), nil)
+	if err != nil {
+		return nil, err
+	}
+
+	return req, nil
+}
+
+// NewHoldArrayRequest constructs an http.Request for the HoldArray method
+func NewHoldArrayRequest(server string, array TheArray, params *HoldArrayParams) (*http.Request, error) {
+	var err error
+
+	var pathParam0 string
+
+	pathParam0, err = runtime.StyleParamWithOptions("simple", false, "array", array, runtime.StyleParamOptions{ParamLocation: runtime.ParamLocationPath, Type: "string", Format: ""})
+	if err != nil {
+		return nil, err
+	}
+
+	serverURL, err := url.Parse(server)
+	if err != nil {
+		return nil, err
+	}
+
+	operationPath := fmt.Sprintf("/v1/arrays/%s/actions/hold", pathParam0)
+	if operationPath[0] == '/' {
+		operationPath = "." + operationPath
+	}
+
+	queryURL, err := serverURL.Parse(operationPath)
+	if err != nil {
+		return nil, err
+	}
+
+	if params != nil {
+		// queryValues collects non-styled parameters (passthrough, JSON)
+		// that are safe to round-trip through url.Values.Encode().
+		queryValues := queryURL.Query()
+		// rawQueryFragments collects pre-encoded query fragments from
+		// styled parameters, preserving literal commas as delimiters
+		// per the OpenAPI spec (e.g. "color=blue,black,brown").
+		var rawQueryFragments []string
+
+		if params.Tenant != nil {
+
+			if queryFrag, err := runtime.StyleParamWithOptions("form", true, "tenant", *params.Tenant, runtime.StyleParamOptions{ParamLocation: runtime.ParamLocationQuery, Type: "string", Format: ""}); err != nil {
+				return nil, err
+			} else {
+				for _, qp := range strings.Split(queryFrag, "&") {
+					rawQueryFragments = append(rawQueryFragments, qp)
+				}
+			}
+
+		}
+
+		if params.Project != nil {
+
+			if queryFrag, err := runtime.StyleParamWithOptions("form", true, "project", *params.Project, runtime.StyleParamOptions{ParamLocation: runtime.ParamLocationQuery, Type: "string", Format: ""}); err != nil {
+				return nil, err
+			} else {
+				for _, qp := range strings.Split(queryFrag, "&") {
+					rawQueryFragments = append(rawQueryFragments, qp)
+				}
+			}
+
+		}
+
+		if encoded := queryValues.Encode(); encoded != "" {
+			rawQueryFragments = append(rawQueryFragments, encoded)
+		}
+		queryURL.RawQuery = strings.Join(rawQueryFragments, "&")
+	}
+
+	req, err := http.NewRequest(http.MethodPost, queryURL.String(), nil)
+	if err != nil {
+		return nil, err
+	}
+
+	return req, nil
+}
+
+// NewLimitArrayRequest calls the generic LimitArray builder with application/json body
+func NewLimitArrayRequest(server string, array TheArray, params *LimitArrayParams, body LimitArrayJSONRequestBody) (*http.Request, error) {
+	var bodyReader io.Reader
+	buf, err := json.Marshal(body)
+	if err != nil {
+		return nil, err
+	}
+	bodyReader = bytes.NewReader(buf)
+	return NewLimitArrayRequestWithBody(server, array, params, "application/json", bodyReader)
+}
+
+// NewLimitArrayRequestWithBody constructs an http.Request for the LimitArray method, with any body, and a specified content type
+func NewLimitArrayRequestWithBody(server string, array TheArray, params *LimitArrayParams, contentType string, body io.Reader) (*http.Request, error) {
+	var err error
+
+	var pathParam0 string
+
+	pathParam0, err = runtime.StyleParamWithOptions("simple", false, "array", array, runtime.StyleParamOptions{ParamLocation: runtime.ParamLocationPath, Type: "string", Format: ""})
+	if err != nil {
+		return nil, err
+	}
+
+	serverURL, err := url.Parse(server)
+	if err != nil {
+		return nil, err
+	}
+
+	operationPath := fmt.Sprintf("/v1/arrays/%s/actions/limit", pathParam0)
+	if operationPath[0] == '/' {
+		operationPath = "." + operationPath
+	}
+
+	queryURL, err := serverURL.Parse(operationPath)
+	if err != nil {
+		return nil, err
+	}
+
+	if params != nil {
+		// queryValues collects non-styled parameters (passthrough, JSON)
+		// that are safe to round-trip through url.Values.Encode().
+		queryValues := queryURL.Query()
+		// rawQueryFragments collects pre-encoded query fragments from
+		// styled parameters, preserving literal commas as delimiters
+		// per the OpenAPI spec (e.g. "color=blue,black,brown").
+		var rawQueryFragments []string
+
+		if params.Tenant != nil {
+
+			if queryFrag, err := runtime.StyleParamWithOptions("form", true, "tenant", *params.Tenant, runtime.StyleParamOptions{ParamLocation: runtime.ParamLocationQuery, Type: "string", Format: ""}); err != nil {
+				return nil, err
+			} else {
+				for _, qp := range strings.Split(queryFrag, "&") {
+					rawQueryFragments = append(rawQueryFragments, qp)
+				}
+			}
+
+		}
+
+		if params.Project != nil {
+
+			if queryFrag, err := runtime.StyleParamWithOptions("form", true, "project", *params.Project, runtime.StyleParamOptions{ParamLocation: runtime.ParamLocationQuery, Type: "string", Format: ""}); err != nil {
+				return nil, err
+			} else {
+				for _, qp := range strings.Split(queryFrag, "&") {
+					rawQueryFragments = append(rawQueryFragments, qp)
+				}
+			}
+
+		}
+
+		if encoded := queryValues.Encode(); encoded != "" {
+			rawQueryFragments = append(rawQueryFragments, encoded)
+		}
+		queryURL.RawQuery = strings.Join(rawQueryFragments, "&")
+	}
+
+	req, err := http.NewRequest(http.MethodPost, queryURL.String(), body)
+	if err != nil {
+		return nil, err
+	}
+
+	req.Header.Add("Content-Type", contentType)
+
+	return req, nil
+}
+
+// NewReleaseArrayRequest constructs an http.Request for the ReleaseArray method
+func NewReleaseArrayRequest(server string, array TheArray, params *ReleaseArrayParams) (*http.Request, error) {
+	var err error
+
+	var pathParam0 string
+
+	pathParam0, err = runtime.StyleParamWithOptions("simple", false, "array", array, runtime.StyleParamOptions{ParamLocation: runtime.ParamLocationPath, Type: "string", Format: ""})
+	if err != nil {
+		return nil, err
+	}
+
+	serverURL, err := url.Parse(server)
+	if err != nil {
+		return nil, err
+	}
+
+	operationPath := fmt.Sprintf("/v1/arrays/%s/actions/release", pathParam0)
+	if operationPath[0] == '/' {
+		operationPath = "." + operationPath
+	}
+
+	queryURL, err := serverURL.Parse(operationPath)
+	if err != nil {
+		return nil, err
+	}
+
+	if params != nil {
+		// queryValues collects non-styled parameters (passthrough, JSON)
+		// that are safe to round-trip through url.Values.Encode().
+		queryValues := queryURL.Query()
+		// rawQueryFragments collects pre-encoded query fragments from
+		// styled parameters, preserving literal commas as delimiters
+		// per the OpenAPI spec (e.g. "color=blue,black,brown").
+		var rawQueryFragments []string
+
+		if params.Tenant != nil {
+
+			if queryFrag, err := runtime.StyleParamWithOptions("form", true, "tenant", *params.Tenant, runtime.StyleParamOptions{ParamLocation: runtime.ParamLocationQuery, Type: "string", Format: ""}); err != nil {
+				return nil, err
+			} else {
+				for _, qp := range strings.Split(queryFrag, "&") {
+					rawQueryFragments = append(rawQueryFragments, qp)
+				}
+			}
+
+		}
+
+		if params.Project != nil {
+
+			if queryFrag, err := runtime.StyleParamWithOptions("form", true, "project", *params.Project, runtime.StyleParamOptions{ParamLocation: runtime.ParamLocationQuery, Type: "string", Format: ""}); err != nil {
+				return nil, err
+			} else {
+				for _, qp := range strings.Split(queryFrag, "&") {
+					rawQueryFragments = append(rawQueryFragments, qp)
+				}
+			}
+
+		}
+
+		if encoded := queryValues.Encode(); encoded != "" {
+			rawQueryFragments = append(rawQueryFragments, encoded)
+		}
+		queryURL.RawQuery = strings.Join(rawQueryFragments, "&")
+	}
+
+	req, err := http.NewRequest(http.MethodPost, queryURL.String(), nil)
+	if err != nil {
+		return nil, err
+	}
+
+	return req, nil
+}
+
 // NewGetBMCActRequest constructs an http.Request for the GetBMCAct method
 func NewGetBMCActRequest(server string, act TheBMCAct, params *GetBMCActParams) (*http.Request, error) {
 	var err error
@@ -3908,6 +4639,18 @@ func NewListJobsRequest(server string, params *ListJobsParams) (*http.Request, e
 		if params.Live != nil {
 
 			if queryFrag, err := runtime.StyleParamWithOptions("form", true, "live", *params.Live, runtime.StyleParamOptions{ParamLocation: runtime.ParamLocationQuery, Type: "boolean", Format: ""}); err != nil {
+				return nil, err
+			} else {
+				for _, qp := range strings.Split(queryFrag, "&") {
+					rawQueryFragments = append(rawQueryFragments, qp)
+				}
+			}
+
+		}
+
+		if params.Array != nil {
+
+			if queryFrag, err := runtime.StyleParamWithOptions("form", true, "array", *params.Array, runtime.StyleParamOptions{ParamLocation: runtime.ParamLocationQuery, Type: "string", Format: ""}); err != nil {
 				return nil, err
 			} else {
 				for _, qp := range strings.Split(queryFrag, "&") {
@@ -7511,6 +8254,75 @@ type ClientWithResponsesInterface interface {
 	// Corresponds with GET /v1/accelerators (the `ListAccelerators` operationId).
 	ListAcceleratorsWithResponse(ctx context.Context, params *ListAcceleratorsParams, reqEditors ...RequestEditorFn) (*ListAcceleratorsResponse, error)
 
+	// ListArraysWithResponse List arrays, newest first
+	//
+	// Returns a wrapper object for the known response body format(s).
+	//
+	// Corresponds with GET /v1/arrays (the `ListArrays` operationId).
+	ListArraysWithResponse(ctx context.Context, params *ListArraysParams, reqEditors ...RequestEditorFn) (*ListArraysResponse, error)
+
+	// SubmitArrayWithBodyWithResponse Submit an array, one job for each index, all or none
+	//
+	// Each job finds in its environment the array's name (GPUPOOL_ARRAY), its index (GPUPOOL_ARRAY_INDEX) and how many there are
+	// (GPUPOOL_ARRAY_SIZE). With an Idempotency-Key a repeat answers the first array (200); another body under the same key is 422.
+	//
+	// Takes any type of body and a specified content type, and returns a wrapper object for the known response body format(s).
+	//
+	// Corresponds with POST /v1/arrays (the `SubmitArray` operationId).
+	SubmitArrayWithBodyWithResponse(ctx context.Context, params *SubmitArrayParams, contentType string, body io.Reader, reqEditors ...RequestEditorFn) (*SubmitArrayResponse, error)
+
+	// SubmitArrayWithResponse Submit an array, one job for each index, all or none
+	//
+	// Each job finds in its environment the array's name (GPUPOOL_ARRAY), its index (GPUPOOL_ARRAY_INDEX) and how many there are
+	// (GPUPOOL_ARRAY_SIZE). With an Idempotency-Key a repeat answers the first array (200); another body under the same key is 422.
+	//
+	// Takes a body of the `application/json` content type, and returns a wrapper object for the known response body format(s).
+	//
+	// Corresponds with POST /v1/arrays (the `SubmitArray` operationId).
+	SubmitArrayWithResponse(ctx context.Context, params *SubmitArrayParams, body SubmitArrayJSONRequestBody, reqEditors ...RequestEditorFn) (*SubmitArrayResponse, error)
+
+	// GetArrayWithResponse One array
+	//
+	// Returns a wrapper object for the known response body format(s).
+	//
+	// Corresponds with GET /v1/arrays/{array} (the `GetArray` operationId).
+	GetArrayWithResponse(ctx context.Context, array TheArray, params *GetArrayParams, reqEditors ...RequestEditorFn) (*GetArrayResponse, error)
+
+	// CancelArrayWithResponse Cancel all jobs of an array that have not ended; again is no error
+	//
+	// Returns a wrapper object for the known response body format(s).
+	//
+	// Corresponds with POST /v1/arrays/{array}/actions/cancel (the `CancelArray` operationId).
+	CancelArrayWithResponse(ctx context.Context, array TheArray, params *CancelArrayParams, reqEditors ...RequestEditorFn) (*CancelArrayResponse, error)
+
+	// HoldArrayWithResponse Keep an array's queued jobs from starting
+	//
+	// Returns a wrapper object for the known response body format(s).
+	//
+	// Corresponds with POST /v1/arrays/{array}/actions/hold (the `HoldArray` operationId).
+	HoldArrayWithResponse(ctx context.Context, array TheArray, params *HoldArrayParams, reqEditors ...RequestEditorFn) (*HoldArrayResponse, error)
+
+	// LimitArrayWithBodyWithResponse Change how many of an array hold accelerators at once
+	//
+	// Takes any type of body and a specified content type, and returns a wrapper object for the known response body format(s).
+	//
+	// Corresponds with POST /v1/arrays/{array}/actions/limit (the `LimitArray` operationId).
+	LimitArrayWithBodyWithResponse(ctx context.Context, array TheArray, params *LimitArrayParams, contentType string, body io.Reader, reqEditors ...RequestEditorFn) (*LimitArrayResponse, error)
+
+	// LimitArrayWithResponse Change how many of an array hold accelerators at once
+	//
+	// Takes a body of the `application/json` content type, and returns a wrapper object for the known response body format(s).
+	//
+	// Corresponds with POST /v1/arrays/{array}/actions/limit (the `LimitArray` operationId).
+	LimitArrayWithResponse(ctx context.Context, array TheArray, params *LimitArrayParams, body LimitArrayJSONRequestBody, reqEditors ...RequestEditorFn) (*LimitArrayResponse, error)
+
+	// ReleaseArrayWithResponse Let an array's held jobs start
+	//
+	// Returns a wrapper object for the known response body format(s).
+	//
+	// Corresponds with POST /v1/arrays/{array}/actions/release (the `ReleaseArray` operationId).
+	ReleaseArrayWithResponse(ctx context.Context, array TheArray, params *ReleaseArrayParams, reqEditors ...RequestEditorFn) (*ReleaseArrayResponse, error)
+
 	// GetBMCActWithResponse What came of an act
 	//
 	// Returns a wrapper object for the known response body format(s).
@@ -8466,6 +9278,349 @@ func (r ListAcceleratorsResponse) StatusCode() int {
 
 // ContentType is a convenience method to retrieve the Content-Type value from the HTTP response headers
 func (r ListAcceleratorsResponse) ContentType() string {
+	if r.HTTPResponse != nil {
+		return r.HTTPResponse.Header.Get("Content-Type")
+	}
+	return ""
+}
+
+type ListArraysResponse struct {
+	Body         []byte
+	HTTPResponse *http.Response
+	// JSON200 the response for an HTTP 200 `application/json` response
+	JSON200 *ArrayList
+	// ApplicationproblemJSONDefault the response for an HTTP default `application/problem+json` response
+	ApplicationproblemJSONDefault *Problem
+}
+
+// GetJSON200 returns the response for an HTTP 200 `application/json` response
+func (r ListArraysResponse) GetJSON200() *ArrayList {
+	return r.JSON200
+}
+
+// GetApplicationproblemJSONDefault returns the response for an HTTP default `application/problem+json` response
+func (r ListArraysResponse) GetApplicationproblemJSONDefault() *Problem {
+	return r.ApplicationproblemJSONDefault
+}
+
+// GetBody returns the raw response body bytes
+func (r ListArraysResponse) GetBody() []byte {
+	return r.Body
+}
+
+// Status returns HTTPResponse.Status
+func (r ListArraysResponse) Status() string {
+	if r.HTTPResponse != nil {
+		return r.HTTPResponse.Status
+	}
+	return http.StatusText(0)
+}
+
+// StatusCode returns HTTPResponse.StatusCode
+func (r ListArraysResponse) StatusCode() int {
+	if r.HTTPResponse != nil {
+		return r.HTTPResponse.StatusCode
+	}
+	return 0
+}
+
+// ContentType is a convenience method to retrieve the Content-Type value from the HTTP response headers
+func (r ListArraysResponse) ContentType() string {
+	if r.HTTPResponse != nil {
+		return r.HTTPResponse.Header.Get("Content-Type")
+	}
+	return ""
+}
+
+type SubmitArrayResponse struct {
+	Body         []byte
+	HTTPResponse *http.Response
+	// JSON200 the response for an HTTP 200 `application/json` response
+	JSON200 *Array
+	// JSON201 the response for an HTTP 201 `application/json` response
+	JSON201 *Array
+	// ApplicationproblemJSONDefault the response for an HTTP default `application/problem+json` response
+	ApplicationproblemJSONDefault *Problem
+}
+
+// GetJSON200 returns the response for an HTTP 200 `application/json` response
+func (r SubmitArrayResponse) GetJSON200() *Array {
+	return r.JSON200
+}
+
+// GetJSON201 returns the response for an HTTP 201 `application/json` response
+func (r SubmitArrayResponse) GetJSON201() *Array {
+	return r.JSON201
+}
+
+// GetApplicationproblemJSONDefault returns the response for an HTTP default `application/problem+json` response
+func (r SubmitArrayResponse) GetApplicationproblemJSONDefault() *Problem {
+	return r.ApplicationproblemJSONDefault
+}
+
+// GetBody returns the raw response body bytes
+func (r SubmitArrayResponse) GetBody() []byte {
+	return r.Body
+}
+
+// Status returns HTTPResponse.Status
+func (r SubmitArrayResponse) Status() string {
+	if r.HTTPResponse != nil {
+		return r.HTTPResponse.Status
+	}
+	return http.StatusText(0)
+}
+
+// StatusCode returns HTTPResponse.StatusCode
+func (r SubmitArrayResponse) StatusCode() int {
+	if r.HTTPResponse != nil {
+		return r.HTTPResponse.StatusCode
+	}
+	return 0
+}
+
+// ContentType is a convenience method to retrieve the Content-Type value from the HTTP response headers
+func (r SubmitArrayResponse) ContentType() string {
+	if r.HTTPResponse != nil {
+		return r.HTTPResponse.Header.Get("Content-Type")
+	}
+	return ""
+}
+
+type GetArrayResponse struct {
+	Body         []byte
+	HTTPResponse *http.Response
+	// JSON200 the response for an HTTP 200 `application/json` response
+	JSON200 *Array
+	// ApplicationproblemJSONDefault the response for an HTTP default `application/problem+json` response
+	ApplicationproblemJSONDefault *Problem
+}
+
+// GetJSON200 returns the response for an HTTP 200 `application/json` response
+func (r GetArrayResponse) GetJSON200() *Array {
+	return r.JSON200
+}
+
+// GetApplicationproblemJSONDefault returns the response for an HTTP default `application/problem+json` response
+func (r GetArrayResponse) GetApplicationproblemJSONDefault() *Problem {
+	return r.ApplicationproblemJSONDefault
+}
+
+// GetBody returns the raw response body bytes
+func (r GetArrayResponse) GetBody() []byte {
+	return r.Body
+}
+
+// Status returns HTTPResponse.Status
+func (r GetArrayResponse) Status() string {
+	if r.HTTPResponse != nil {
+		return r.HTTPResponse.Status
+	}
+	return http.StatusText(0)
+}
+
+// StatusCode returns HTTPResponse.StatusCode
+func (r GetArrayResponse) StatusCode() int {
+	if r.HTTPResponse != nil {
+		return r.HTTPResponse.StatusCode
+	}
+	return 0
+}
+
+// ContentType is a convenience method to retrieve the Content-Type value from the HTTP response headers
+func (r GetArrayResponse) ContentType() string {
+	if r.HTTPResponse != nil {
+		return r.HTTPResponse.Header.Get("Content-Type")
+	}
+	return ""
+}
+
+type CancelArrayResponse struct {
+	Body         []byte
+	HTTPResponse *http.Response
+	// JSON202 the response for an HTTP 202 `application/json` response
+	JSON202 *Array
+	// ApplicationproblemJSONDefault the response for an HTTP default `application/problem+json` response
+	ApplicationproblemJSONDefault *Problem
+}
+
+// GetJSON202 returns the response for an HTTP 202 `application/json` response
+func (r CancelArrayResponse) GetJSON202() *Array {
+	return r.JSON202
+}
+
+// GetApplicationproblemJSONDefault returns the response for an HTTP default `application/problem+json` response
+func (r CancelArrayResponse) GetApplicationproblemJSONDefault() *Problem {
+	return r.ApplicationproblemJSONDefault
+}
+
+// GetBody returns the raw response body bytes
+func (r CancelArrayResponse) GetBody() []byte {
+	return r.Body
+}
+
+// Status returns HTTPResponse.Status
+func (r CancelArrayResponse) Status() string {
+	if r.HTTPResponse != nil {
+		return r.HTTPResponse.Status
+	}
+	return http.StatusText(0)
+}
+
+// StatusCode returns HTTPResponse.StatusCode
+func (r CancelArrayResponse) StatusCode() int {
+	if r.HTTPResponse != nil {
+		return r.HTTPResponse.StatusCode
+	}
+	return 0
+}
+
+// ContentType is a convenience method to retrieve the Content-Type value from the HTTP response headers
+func (r CancelArrayResponse) ContentType() string {
+	if r.HTTPResponse != nil {
+		return r.HTTPResponse.Header.Get("Content-Type")
+	}
+	return ""
+}
+
+type HoldArrayResponse struct {
+	Body         []byte
+	HTTPResponse *http.Response
+	// JSON200 the response for an HTTP 200 `application/json` response
+	JSON200 *Array
+	// ApplicationproblemJSONDefault the response for an HTTP default `application/problem+json` response
+	ApplicationproblemJSONDefault *Problem
+}
+
+// GetJSON200 returns the response for an HTTP 200 `application/json` response
+func (r HoldArrayResponse) GetJSON200() *Array {
+	return r.JSON200
+}
+
+// GetApplicationproblemJSONDefault returns the response for an HTTP default `application/problem+json` response
+func (r HoldArrayResponse) GetApplicationproblemJSONDefault() *Problem {
+	return r.ApplicationproblemJSONDefault
+}
+
+// GetBody returns the raw response body bytes
+func (r HoldArrayResponse) GetBody() []byte {
+	return r.Body
+}
+
+// Status returns HTTPResponse.Status
+func (r HoldArrayResponse) Status() string {
+	if r.HTTPResponse != nil {
+		return r.HTTPResponse.Status
+	}
+	return http.StatusText(0)
+}
+
+// StatusCode returns HTTPResponse.StatusCode
+func (r HoldArrayResponse) StatusCode() int {
+	if r.HTTPResponse != nil {
+		return r.HTTPResponse.StatusCode
+	}
+	return 0
+}
+
+// ContentType is a convenience method to retrieve the Content-Type value from the HTTP response headers
+func (r HoldArrayResponse) ContentType() string {
+	if r.HTTPResponse != nil {
+		return r.HTTPResponse.Header.Get("Content-Type")
+	}
+	return ""
+}
+
+type LimitArrayResponse struct {
+	Body         []byte
+	HTTPResponse *http.Response
+	// JSON200 the response for an HTTP 200 `application/json` response
+	JSON200 *Array
+	// ApplicationproblemJSONDefault the response for an HTTP default `application/problem+json` response
+	ApplicationproblemJSONDefault *Problem
+}
+
+// GetJSON200 returns the response for an HTTP 200 `application/json` response
+func (r LimitArrayResponse) GetJSON200() *Array {
+	return r.JSON200
+}
+
+// GetApplicationproblemJSONDefault returns the response for an HTTP default `application/problem+json` response
+func (r LimitArrayResponse) GetApplicationproblemJSONDefault() *Problem {
+	return r.ApplicationproblemJSONDefault
+}
+
+// GetBody returns the raw response body bytes
+func (r LimitArrayResponse) GetBody() []byte {
+	return r.Body
+}
+
+// Status returns HTTPResponse.Status
+func (r LimitArrayResponse) Status() string {
+	if r.HTTPResponse != nil {
+		return r.HTTPResponse.Status
+	}
+	return http.StatusText(0)
+}
+
+// StatusCode returns HTTPResponse.StatusCode
+func (r LimitArrayResponse) StatusCode() int {
+	if r.HTTPResponse != nil {
+		return r.HTTPResponse.StatusCode
+	}
+	return 0
+}
+
+// ContentType is a convenience method to retrieve the Content-Type value from the HTTP response headers
+func (r LimitArrayResponse) ContentType() string {
+	if r.HTTPResponse != nil {
+		return r.HTTPResponse.Header.Get("Content-Type")
+	}
+	return ""
+}
+
+type ReleaseArrayResponse struct {
+	Body         []byte
+	HTTPResponse *http.Response
+	// JSON200 the response for an HTTP 200 `application/json` response
+	JSON200 *Array
+	// ApplicationproblemJSONDefault the response for an HTTP default `application/problem+json` response
+	ApplicationproblemJSONDefault *Problem
+}
+
+// GetJSON200 returns the response for an HTTP 200 `application/json` response
+func (r ReleaseArrayResponse) GetJSON200() *Array {
+	return r.JSON200
+}
+
+// GetApplicationproblemJSONDefault returns the response for an HTTP default `application/problem+json` response
+func (r ReleaseArrayResponse) GetApplicationproblemJSONDefault() *Problem {
+	return r.ApplicationproblemJSONDefault
+}
+
+// GetBody returns the raw response body bytes
+func (r ReleaseArrayResponse) GetBody() []byte {
+	return r.Body
+}
+
+// Status returns HTTPResponse.Status
+func (r ReleaseArrayResponse) Status() string {
+	if r.HTTPResponse != nil {
+		return r.HTTPResponse.Status
+	}
+	return http.StatusText(0)
+}
+
+// StatusCode returns HTTPResponse.StatusCode
+func (r ReleaseArrayResponse) StatusCode() int {
+	if r.HTTPResponse != nil {
+		return r.HTTPResponse.StatusCode
+	}
+	return 0
+}
+
+// ContentType is a convenience method to retrieve the Content-Type value from the HTTP response headers
+func (r ReleaseArrayResponse) ContentType() string {
 	if r.HTTPResponse != nil {
 		return r.HTTPResponse.Header.Get("Content-Type")
 	}
@@ -12742,6 +13897,129 @@ func (c *ClientWithResponses) ListAcceleratorsWithResponse(ctx context.Context, 
 	return ParseListAcceleratorsResponse(rsp)
 }
 
+// ListArraysWithResponse List arrays, newest first
+//
+// Returns a wrapper object for the known response body format(s).
+//
+// Corresponds with GET /v1/arrays (the `ListArrays` operationId).
+func (c *ClientWithResponses) ListArraysWithResponse(ctx context.Context, params *ListArraysParams, reqEditors ...RequestEditorFn) (*ListArraysResponse, error) {
+	rsp, err := c.ListArrays(ctx, params, reqEditors...)
+	if err != nil {
+		return nil, err
+	}
+	return ParseListArraysResponse(rsp)
+}
+
+// SubmitArrayWithBodyWithResponse Submit an array, one job for each index, all or none
+//
+// Each job finds in its environment the array's name (GPUPOOL_ARRAY), its index (GPUPOOL_ARRAY_INDEX) and how many there are
+// (GPUPOOL_ARRAY_SIZE). With an Idempotency-Key a repeat answers the first array (200); another body under the same key is 422.
+//
+// Takes any type of body and a specified content type, and returns a wrapper object for the known response body format(s).
+//
+// Corresponds with POST /v1/arrays (the `SubmitArray` operationId).
+func (c *ClientWithResponses) SubmitArrayWithBodyWithResponse(ctx context.Context, params *SubmitArrayParams, contentType string, body io.Reader, reqEditors ...RequestEditorFn) (*SubmitArrayResponse, error) {
+	rsp, err := c.SubmitArrayWithBody(ctx, params, contentType, body, reqEditors...)
+	if err != nil {
+		return nil, err
+	}
+	return ParseSubmitArrayResponse(rsp)
+}
+
+// SubmitArrayWithResponse Submit an array, one job for each index, all or none
+//
+// Each job finds in its environment the array's name (GPUPOOL_ARRAY), its index (GPUPOOL_ARRAY_INDEX) and how many there are
+// (GPUPOOL_ARRAY_SIZE). With an Idempotency-Key a repeat answers the first array (200); another body under the same key is 422.
+//
+// Takes a body of the `application/json` content type, and returns a wrapper object for the known response body format(s).
+//
+// Corresponds with POST /v1/arrays (the `SubmitArray` operationId).
+func (c *ClientWithResponses) SubmitArrayWithResponse(ctx context.Context, params *SubmitArrayParams, body SubmitArrayJSONRequestBody, reqEditors ...RequestEditorFn) (*SubmitArrayResponse, error) {
+	rsp, err := c.SubmitArray(ctx, params, body, reqEditors...)
+	if err != nil {
+		return nil, err
+	}
+	return ParseSubmitArrayResponse(rsp)
+}
+
+// GetArrayWithResponse One array
+//
+// Returns a wrapper object for the known response body format(s).
+//
+// Corresponds with GET /v1/arrays/{array} (the `GetArray` operationId).
+func (c *ClientWithResponses) GetArrayWithResponse(ctx context.Context, array TheArray, params *GetArrayParams, reqEditors ...RequestEditorFn) (*GetArrayResponse, error) {
+	rsp, err := c.GetArray(ctx, array, params, reqEditors...)
+	if err != nil {
+		return nil, err
+	}
+	return ParseGetArrayResponse(rsp)
+}
+
+// CancelArrayWithResponse Cancel all jobs of an array that have not ended; again is no error
+//
+// Returns a wrapper object for the known response body format(s).
+//
+// Corresponds with POST /v1/arrays/{array}/actions/cancel (the `CancelArray` operationId).
+func (c *ClientWithResponses) CancelArrayWithResponse(ctx context.Context, array TheArray, params *CancelArrayParams, reqEditors ...RequestEditorFn) (*CancelArrayResponse, error) {
+	rsp, err := c.CancelArray(ctx, array, params, reqEditors...)
+	if err != nil {
+		return nil, err
+	}
+	return ParseCancelArrayResponse(rsp)
+}
+
+// HoldArrayWithResponse Keep an array's queued jobs from starting
+//
+// Returns a wrapper object for the known response body format(s).
+//
+// Corresponds with POST /v1/arrays/{array}/actions/hold (the `HoldArray` operationId).
+func (c *ClientWithResponses) HoldArrayWithResponse(ctx context.Context, array TheArray, params *HoldArrayParams, reqEditors ...RequestEditorFn) (*HoldArrayResponse, error) {
+	rsp, err := c.HoldArray(ctx, array, params, reqEditors...)
+	if err != nil {
+		return nil, err
+	}
+	return ParseHoldArrayResponse(rsp)
+}
+
+// LimitArrayWithBodyWithResponse Change how many of an array hold accelerators at once
+//
+// Takes any type of body and a specified content type, and returns a wrapper object for the known response body format(s).
+//
+// Corresponds with POST /v1/arrays/{array}/actions/limit (the `LimitArray` operationId).
+func (c *ClientWithResponses) LimitArrayWithBodyWithResponse(ctx context.Context, array TheArray, params *LimitArrayParams, contentType string, body io.Reader, reqEditors ...RequestEditorFn) (*LimitArrayResponse, error) {
+	rsp, err := c.LimitArrayWithBody(ctx, array, params, contentType, body, reqEditors...)
+	if err != nil {
+		return nil, err
+	}
+	return ParseLimitArrayResponse(rsp)
+}
+
+// LimitArrayWithResponse Change how many of an array hold accelerators at once
+//
+// Takes a body of the `application/json` content type, and returns a wrapper object for the known response body format(s).
+//
+// Corresponds with POST /v1/arrays/{array}/actions/limit (the `LimitArray` operationId).
+func (c *ClientWithResponses) LimitArrayWithResponse(ctx context.Context, array TheArray, params *LimitArrayParams, body LimitArrayJSONRequestBody, reqEditors ...RequestEditorFn) (*LimitArrayResponse, error) {
+	rsp, err := c.LimitArray(ctx, array, params, body, reqEditors...)
+	if err != nil {
+		return nil, err
+	}
+	return ParseLimitArrayResponse(rsp)
+}
+
+// ReleaseArrayWithResponse Let an array's held jobs start
+//
+// Returns a wrapper object for the known response body format(s).
+//
+// Corresponds with POST /v1/arrays/{array}/actions/release (the `ReleaseArray` operationId).
+func (c *ClientWithResponses) ReleaseArrayWithResponse(ctx context.Context, array TheArray, params *ReleaseArrayParams, reqEditors ...RequestEditorFn) (*ReleaseArrayResponse, error) {
+	rsp, err := c.ReleaseArray(ctx, array, params, reqEditors...)
+	if err != nil {
+		return nil, err
+	}
+	return ParseReleaseArrayResponse(rsp)
+}
+
 // GetBMCActWithResponse What came of an act
 //
 // Returns a wrapper object for the known response body format(s).
@@ -14384,6 +15662,244 @@ func ParseListAcceleratorsResponse(rsp *http.Response) (*ListAcceleratorsRespons
 	switch {
 	case strings.Contains(rsp.Header.Get("Content-Type"), "json") && rsp.StatusCode == 200:
 		var dest AcceleratorList
+		if err := json.Unmarshal(bodyBytes, &dest); err != nil {
+			return nil, err
+		}
+		response.JSON200 = &dest
+
+	case strings.Contains(rsp.Header.Get("Content-Type"), "json") && true:
+		var dest Problem
+		if err := json.Unmarshal(bodyBytes, &dest); err != nil {
+			return nil, err
+		}
+		response.ApplicationproblemJSONDefault = &dest
+
+	}
+
+	return response, nil
+}
+
+// ParseListArraysResponse parses an HTTP response from a ListArraysWithResponse call
+func ParseListArraysResponse(rsp *http.Response) (*ListArraysResponse, error) {
+	bodyBytes, err := io.ReadAll(rsp.Body)
+	defer func() { _ = rsp.Body.Close() }()
+	if err != nil {
+		return nil, err
+	}
+
+	response := &ListArraysResponse{
+		Body:         bodyBytes,
+		HTTPResponse: rsp,
+	}
+
+	switch {
+	case strings.Contains(rsp.Header.Get("Content-Type"), "json") && rsp.StatusCode == 200:
+		var dest ArrayList
+		if err := json.Unmarshal(bodyBytes, &dest); err != nil {
+			return nil, err
+		}
+		response.JSON200 = &dest
+
+	case strings.Contains(rsp.Header.Get("Content-Type"), "json") && true:
+		var dest Problem
+		if err := json.Unmarshal(bodyBytes, &dest); err != nil {
+			return nil, err
+		}
+		response.ApplicationproblemJSONDefault = &dest
+
+	}
+
+	return response, nil
+}
+
+// ParseSubmitArrayResponse parses an HTTP response from a SubmitArrayWithResponse call
+func ParseSubmitArrayResponse(rsp *http.Response) (*SubmitArrayResponse, error) {
+	bodyBytes, err := io.ReadAll(rsp.Body)
+	defer func() { _ = rsp.Body.Close() }()
+	if err != nil {
+		return nil, err
+	}
+
+	response := &SubmitArrayResponse{
+		Body:         bodyBytes,
+		HTTPResponse: rsp,
+	}
+
+	switch {
+	case strings.Contains(rsp.Header.Get("Content-Type"), "json") && rsp.StatusCode == 200:
+		var dest Array
+		if err := json.Unmarshal(bodyBytes, &dest); err != nil {
+			return nil, err
+		}
+		response.JSON200 = &dest
+
+	case strings.Contains(rsp.Header.Get("Content-Type"), "json") && rsp.StatusCode == 201:
+		var dest Array
+		if err := json.Unmarshal(bodyBytes, &dest); err != nil {
+			return nil, err
+		}
+		response.JSON201 = &dest
+
+	case strings.Contains(rsp.Header.Get("Content-Type"), "json") && true:
+		var dest Problem
+		if err := json.Unmarshal(bodyBytes, &dest); err != nil {
+			return nil, err
+		}
+		response.ApplicationproblemJSONDefault = &dest
+
+	}
+
+	return response, nil
+}
+
+// ParseGetArrayResponse parses an HTTP response from a GetArrayWithResponse call
+func ParseGetArrayResponse(rsp *http.Response) (*GetArrayResponse, error) {
+	bodyBytes, err := io.ReadAll(rsp.Body)
+	defer func() { _ = rsp.Body.Close() }()
+	if err != nil {
+		return nil, err
+	}
+
+	response := &GetArrayResponse{
+		Body:         bodyBytes,
+		HTTPResponse: rsp,
+	}
+
+	switch {
+	case strings.Contains(rsp.Header.Get("Content-Type"), "json") && rsp.StatusCode == 200:
+		var dest Array
+		if err := json.Unmarshal(bodyBytes, &dest); err != nil {
+			return nil, err
+		}
+		response.JSON200 = &dest
+
+	case strings.Contains(rsp.Header.Get("Content-Type"), "json") && true:
+		var dest Problem
+		if err := json.Unmarshal(bodyBytes, &dest); err != nil {
+			return nil, err
+		}
+		response.ApplicationproblemJSONDefault = &dest
+
+	}
+
+	return response, nil
+}
+
+// ParseCancelArrayResponse parses an HTTP response from a CancelArrayWithResponse call
+func ParseCancelArrayResponse(rsp *http.Response) (*CancelArrayResponse, error) {
+	bodyBytes, err := io.ReadAll(rsp.Body)
+	defer func() { _ = rsp.Body.Close() }()
+	if err != nil {
+		return nil, err
+	}
+
+	response := &CancelArrayResponse{
+		Body:         bodyBytes,
+		HTTPResponse: rsp,
+	}
+
+	switch {
+	case strings.Contains(rsp.Header.Get("Content-Type"), "json") && rsp.StatusCode == 202:
+		var dest Array
+		if err := json.Unmarshal(bodyBytes, &dest); err != nil {
+			return nil, err
+		}
+		response.JSON202 = &dest
+
+	case strings.Contains(rsp.Header.Get("Content-Type"), "json") && true:
+		var dest Problem
+		if err := json.Unmarshal(bodyBytes, &dest); err != nil {
+			return nil, err
+		}
+		response.ApplicationproblemJSONDefault = &dest
+
+	}
+
+	return response, nil
+}
+
+// ParseHoldArrayResponse parses an HTTP response from a HoldArrayWithResponse call
+func ParseHoldArrayResponse(rsp *http.Response) (*HoldArrayResponse, error) {
+	bodyBytes, err := io.ReadAll(rsp.Body)
+	defer func() { _ = rsp.Body.Close() }()
+	if err != nil {
+		return nil, err
+	}
+
+	response := &HoldArrayResponse{
+		Body:         bodyBytes,
+		HTTPResponse: rsp,
+	}
+
+	switch {
+	case strings.Contains(rsp.Header.Get("Content-Type"), "json") && rsp.StatusCode == 200:
+		var dest Array
+		if err := json.Unmarshal(bodyBytes, &dest); err != nil {
+			return nil, err
+		}
+		response.JSON200 = &dest
+
+	case strings.Contains(rsp.Header.Get("Content-Type"), "json") && true:
+		var dest Problem
+		if err := json.Unmarshal(bodyBytes, &dest); err != nil {
+			return nil, err
+		}
+		response.ApplicationproblemJSONDefault = &dest
+
+	}
+
+	return response, nil
+}
+
+// ParseLimitArrayResponse parses an HTTP response from a LimitArrayWithResponse call
+func ParseLimitArrayResponse(rsp *http.Response) (*LimitArrayResponse, error) {
+	bodyBytes, err := io.ReadAll(rsp.Body)
+	defer func() { _ = rsp.Body.Close() }()
+	if err != nil {
+		return nil, err
+	}
+
+	response := &LimitArrayResponse{
+		Body:         bodyBytes,
+		HTTPResponse: rsp,
+	}
+
+	switch {
+	case strings.Contains(rsp.Header.Get("Content-Type"), "json") && rsp.StatusCode == 200:
+		var dest Array
+		if err := json.Unmarshal(bodyBytes, &dest); err != nil {
+			return nil, err
+		}
+		response.JSON200 = &dest
+
+	case strings.Contains(rsp.Header.Get("Content-Type"), "json") && true:
+		var dest Problem
+		if err := json.Unmarshal(bodyBytes, &dest); err != nil {
+			return nil, err
+		}
+		response.ApplicationproblemJSONDefault = &dest
+
+	}
+
+	return response, nil
+}
+
+// ParseReleaseArrayResponse parses an HTTP response from a ReleaseArrayWithResponse call
+func ParseReleaseArrayResponse(rsp *http.Response) (*ReleaseArrayResponse, error) {
+	bodyBytes, err := io.ReadAll(rsp.Body)
+	defer func() { _ = rsp.Body.Close() }()
+	if err != nil {
+		return nil, err
+	}
+
+	response := &ReleaseArrayResponse{
+		Body:         bodyBytes,
+		HTTPResponse: rsp,
+	}
+
+	switch {
+	case strings.Contains(rsp.Header.Get("Content-Type"), "json") && rsp.StatusCode == 200:
+		var dest Array
 		if err := json.Unmarshal(bodyBytes, &dest); err != nil {
 			return nil, err
 		}

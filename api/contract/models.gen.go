@@ -76,6 +76,45 @@ type Allocation struct {
 	Slot string `json:"slot"`
 }
 
+// Array defines model for Array.
+type Array struct {
+	// EndedAt Of the last job
+	EndedAt Moment `json:"ended_at"`
+
+	// Held Of the queued ones
+	Held int `json:"held"`
+	Jobs int `json:"jobs"`
+
+	// Limit At most so many hold accelerators at once; 0 = no limit
+	Limit int    `json:"limit"`
+	Name  string `json:"name"`
+
+	// Nodes Of one job
+	Nodes   int    `json:"nodes"`
+	Project string `json:"project"`
+	Region  string `json:"region"`
+	Spec    string `json:"spec"`
+
+	// States How many of its jobs are in each state
+	States map[string]int `json:"states"`
+
+	// SubmittedAt RFC 3339 in UTC; null = not yet, or never
+	SubmittedAt Moment `json:"submitted_at"`
+	SubmittedBy string `json:"submitted_by"`
+	Tenant      string `json:"tenant"`
+}
+
+// ArrayLimit defines model for ArrayLimit.
+type ArrayLimit struct {
+	// Limit 0 = no limit
+	Limit int `json:"limit"`
+}
+
+// ArrayList defines model for ArrayList.
+type ArrayList struct {
+	Items []Array `json:"items"`
+}
+
 // Attempt defines model for Attempt.
 type Attempt struct {
 	// AllocatedAt RFC 3339 in UTC; null = not yet, or never
@@ -505,7 +544,10 @@ type Job struct {
 	// Accelerators Over all nodes
 	Accelerators int    `json:"accelerators"`
 	Array        string `json:"array"`
-	ArrayLimit   int    `json:"array_limit"`
+
+	// ArrayIndex Which of the array it is
+	ArrayIndex *int `json:"array_index,omitempty"`
+	ArrayLimit int  `json:"array_limit"`
 
 	// Attempt The live or last one; 0 before the first
 	Attempt int `json:"attempt"`
@@ -644,6 +686,15 @@ type NewAdjustment struct {
 	Region  string `json:"region,omitempty"`
 	Spec    string `json:"spec,omitempty"`
 	Tenant  string `json:"tenant"`
+}
+
+// NewArray defines model for NewArray.
+type NewArray struct {
+	// Indices 0-99, or 1,3,7-9, or 0-90:10 (from, to, step); at most 10000
+	Indices string `json:"indices"`
+
+	// Job What all are; array is the array's name, new in its project (absent = made), array_limit how many run at once
+	Job NewJob `json:"job"`
 }
 
 // NewBMCAct defines model for NewBMCAct.
@@ -1322,6 +1373,9 @@ type Since = int64
 // TenantQuery defines model for TenantQuery.
 type TenantQuery = string
 
+// TheArray defines model for TheArray.
+type TheArray = string
+
 // TheBMCAct defines model for TheBMCAct.
 type TheBMCAct = string
 
@@ -1373,6 +1427,54 @@ type ListAcceleratorsParams struct {
 
 	// After The `next` of the page before
 	After *After `form:"after,omitempty" json:"after,omitempty"`
+}
+
+// ListArraysParams defines parameters for ListArrays.
+type ListArraysParams struct {
+	Tenant  *TenantQuery  `form:"tenant,omitempty" json:"tenant,omitempty"`
+	Project *ProjectQuery `form:"project,omitempty" json:"project,omitempty"`
+
+	// Live Only those with a job that has not ended
+	Live *bool `form:"live,omitempty" json:"live,omitempty"`
+
+	// Limit How many at most; absent = 100
+	Limit *Limit `form:"limit,omitempty" json:"limit,omitempty"`
+}
+
+// SubmitArrayParams defines parameters for SubmitArray.
+type SubmitArrayParams struct {
+	// IdempotencyKey Any text of 1 to 255 printable ASCII characters that is new for each job or array of the tenant
+	IdempotencyKey *string `json:"Idempotency-Key,omitempty"`
+}
+
+// GetArrayParams defines parameters for GetArray.
+type GetArrayParams struct {
+	Tenant  *TenantQuery  `form:"tenant,omitempty" json:"tenant,omitempty"`
+	Project *ProjectQuery `form:"project,omitempty" json:"project,omitempty"`
+}
+
+// CancelArrayParams defines parameters for CancelArray.
+type CancelArrayParams struct {
+	Tenant  *TenantQuery  `form:"tenant,omitempty" json:"tenant,omitempty"`
+	Project *ProjectQuery `form:"project,omitempty" json:"project,omitempty"`
+}
+
+// HoldArrayParams defines parameters for HoldArray.
+type HoldArrayParams struct {
+	Tenant  *TenantQuery  `form:"tenant,omitempty" json:"tenant,omitempty"`
+	Project *ProjectQuery `form:"project,omitempty" json:"project,omitempty"`
+}
+
+// LimitArrayParams defines parameters for LimitArray.
+type LimitArrayParams struct {
+	Tenant  *TenantQuery  `form:"tenant,omitempty" json:"tenant,omitempty"`
+	Project *ProjectQuery `form:"project,omitempty" json:"project,omitempty"`
+}
+
+// ReleaseArrayParams defines parameters for ReleaseArray.
+type ReleaseArrayParams struct {
+	Tenant  *TenantQuery  `form:"tenant,omitempty" json:"tenant,omitempty"`
+	Project *ProjectQuery `form:"project,omitempty" json:"project,omitempty"`
 }
 
 // GetBMCActParams defines parameters for GetBMCAct.
@@ -1463,6 +1565,9 @@ type ListJobsParams struct {
 
 	// Live Only those that have not ended
 	Live *bool `form:"live,omitempty" json:"live,omitempty"`
+
+	// Array Only those of the array of this name
+	Array *string `form:"array,omitempty" json:"array,omitempty"`
 
 	// Limit How many at most; absent = 100
 	Limit *Limit `form:"limit,omitempty" json:"limit,omitempty"`
@@ -1663,6 +1768,12 @@ type GetTraceParams struct {
 	// To RFC 3339; absent = now
 	To *To `form:"to,omitempty" json:"to,omitempty"`
 }
+
+// SubmitArrayJSONRequestBody defines body for SubmitArray for application/json ContentType.
+type SubmitArrayJSONRequestBody = NewArray
+
+// LimitArrayJSONRequestBody defines body for LimitArray for application/json ContentType.
+type LimitArrayJSONRequestBody = ArrayLimit
 
 // SetBudgetJSONRequestBody defines body for SetBudget for application/json ContentType.
 type SetBudgetJSONRequestBody = NewBudget

@@ -16,6 +16,27 @@ type ServerInterface interface {
 	// ListAccelerators List accelerators
 	// (GET /v1/accelerators)
 	ListAccelerators(c *gin.Context, params ListAcceleratorsParams)
+	// ListArrays List arrays, newest first
+	// (GET /v1/arrays)
+	ListArrays(c *gin.Context, params ListArraysParams)
+	// SubmitArray Submit an array, one job for each index, all or none
+	// (POST /v1/arrays)
+	SubmitArray(c *gin.Context, params SubmitArrayParams)
+	// GetArray One array
+	// (GET /v1/arrays/{array})
+	GetArray(c *gin.Context, array TheArray, params GetArrayParams)
+	// CancelArray Cancel all jobs of an array that have not ended; again is no error
+	// (POST /v1/arrays/{array}/actions/cancel)
+	CancelArray(c *gin.Context, array TheArray, params CancelArrayParams)
+	// HoldArray Keep an array's queued jobs from starting
+	// (POST /v1/arrays/{array}/actions/hold)
+	HoldArray(c *gin.Context, array TheArray, params HoldArrayParams)
+	// LimitArray Change how many of an array hold accelerators at once
+	// (POST /v1/arrays/{array}/actions/limit)
+	LimitArray(c *gin.Context, array TheArray, params LimitArrayParams)
+	// ReleaseArray Let an array's held jobs start
+	// (POST /v1/arrays/{array}/actions/release)
+	ReleaseArray(c *gin.Context, array TheArray, params ReleaseArrayParams)
 	// GetBMCAct What came of an act
 	// (GET /v1/bmc-acts/{act})
 	GetBMCAct(c *gin.Context, act TheBMCAct, params GetBMCActParams)
@@ -362,6 +383,317 @@ func (siw *ServerInterfaceWrapper) ListAccelerators(c *gin.Context) {
 	}
 
 	siw.Handler.ListAccelerators(c, params)
+}
+
+// ListArrays operation middleware
+func (siw *ServerInterfaceWrapper) ListArrays(c *gin.Context) {
+
+	var err error
+	_ = err
+
+	// Parameter object where we will unmarshal all parameters from the context
+	var params ListArraysParams
+
+	// ------------- Optional query parameter "tenant" -------------
+
+	err = runtime.BindQueryParameterWithOptions("form", true, false, "tenant", c.Request.URL.Query(), &params.Tenant, runtime.BindQueryParameterOptions{Type: "string", Format: ""})
+	if err != nil {
+		siw.ErrorHandler(c, fmt.Errorf("Invalid format for parameter tenant: %w", err), http.StatusBadRequest)
+		return
+	}
+
+	// ------------- Optional query parameter "project" -------------
+
+	err = runtime.BindQueryParameterWithOptions("form", true, false, "project", c.Request.URL.Query(), &params.Project, runtime.BindQueryParameterOptions{Type: "string", Format: ""})
+	if err != nil {
+		siw.ErrorHandler(c, fmt.Errorf("Invalid format for parameter project: %w", err), http.StatusBadRequest)
+		return
+	}
+
+	// ------------- Optional query parameter "live" -------------
+
+	err = runtime.BindQueryParameterWithOptions("form", true, false, "live", c.Request.URL.Query(), &params.Live, runtime.BindQueryParameterOptions{Type: "boolean", Format: ""})
+	if err != nil {
+		siw.ErrorHandler(c, fmt.Errorf("Invalid format for parameter live: %w", err), http.StatusBadRequest)
+		return
+	}
+
+	// ------------- Optional query parameter "limit" -------------
+
+	err = runtime.BindQueryParameterWithOptions("form", true, false, "limit", c.Request.URL.Query(), &params.Limit, runtime.BindQueryParameterOptions{Type: "integer", Format: ""})
+	if err != nil {
+		siw.ErrorHandler(c, fmt.Errorf("Invalid format for parameter limit: %w", err), http.StatusBadRequest)
+		return
+	}
+
+	for _, middleware := range siw.HandlerMiddlewares {
+		middleware(c)
+		if c.IsAborted() {
+			return
+		}
+	}
+
+	siw.Handler.ListArrays(c, params)
+}
+
+// SubmitArray operation middleware
+func (siw *ServerInterfaceWrapper) SubmitArray(c *gin.Context) {
+
+	var err error
+	_ = err
+
+	// Parameter object where we will unmarshal all parameters from the context
+	var params SubmitArrayParams
+
+	headers := c.Request.Header
+
+	// ------------- Optional header parameter "Idempotency-Key" -------------
+	if valueList, found := headers[http.CanonicalHeaderKey("Idempotency-Key")]; found {
+		var IdempotencyKey string
+		n := len(valueList)
+		if n != 1 {
+			siw.ErrorHandler(c, fmt.Errorf("Expected one value for Idempotency-Key, got %d", n), http.StatusBadRequest)
+			return
+		}
+
+		err = runtime.BindStyledParameterWithOptions("simple", "Idempotency-Key", valueList[0], &IdempotencyKey, runtime.BindStyledParameterOptions{ParamLocation: runtime.ParamLocationHeader, Explode: false, Required: false, Type: "string", Format: ""})
+		if err != nil {
+			siw.ErrorHandler(c, fmt.Errorf("Invalid format for parameter Idempotency-Key: %w", err), http.StatusBadRequest)
+			return
+		}
+
+		params.IdempotencyKey = &IdempotencyKey
+
+	}
+
+	for _, middleware := range siw.HandlerMiddlewares {
+		middleware(c)
+		if c.IsAborted() {
+			return
+		}
+	}
+
+	siw.Handler.SubmitArray(c, params)
+}
+
+// GetArray operation middleware
+func (siw *ServerInterfaceWrapper) GetArray(c *gin.Context) {
+
+	var err error
+	_ = err
+
+	// ------------- Path parameter "array" -------------
+	var array TheArray
+
+	err = runtime.BindStyledParameterWithOptions("simple", "array", c.Param("array"), &array, runtime.BindStyledParameterOptions{ParamLocation: runtime.ParamLocationPath, Explode: false, Required: true, Type: "string", Format: "", ValueIsUnescaped: true})
+	if err != nil {
+		siw.ErrorHandler(c, fmt.Errorf("Invalid format for parameter array: %w", err), http.StatusBadRequest)
+		return
+	}
+
+	// Parameter object where we will unmarshal all parameters from the context
+	var params GetArrayParams
+
+	// ------------- Optional query parameter "tenant" -------------
+
+	err = runtime.BindQueryParameterWithOptions("form", true, false, "tenant", c.Request.URL.Query(), &params.Tenant, runtime.BindQueryParameterOptions{Type: "string", Format: ""})
+	if err != nil {
+		siw.ErrorHandler(c, fmt.Errorf("Invalid format for parameter tenant: %w", err), http.StatusBadRequest)
+		return
+	}
+
+	// ------------- Optional query parameter "project" -------------
+
+	err = runtime.BindQueryParameterWithOptions("form", true, false, "project", c.Request.URL.Query(), &params.Project, runtime.BindQueryParameterOptions{Type: "string", Format: ""})
+	if err != nil {
+		siw.ErrorHandler(c, fmt.Errorf("Invalid format for parameter project: %w", err), http.StatusBadRequest)
+		return
+	}
+
+	for _, middleware := range siw.HandlerMiddlewares {
+		middleware(c)
+		if c.IsAborted() {
+			return
+		}
+	}
+
+	siw.Handler.GetArray(c, array, params)
+}
+
+// CancelArray operation middleware
+func (siw *ServerInterfaceWrapper) CancelArray(c *gin.Context) {
+
+	var err error
+	_ = err
+
+	// ------------- Path parameter "array" -------------
+	var array TheArray
+
+	err = runtime.BindStyledParameterWithOptions("simple", "array", c.Param("array"), &array, runtime.BindStyledParameterOptions{ParamLocation: runtime.ParamLocationPath, Explode: false, Required: true, Type: "string", Format: "", ValueIsUnescaped: true})
+	if err != nil {
+		siw.ErrorHandler(c, fmt.Errorf("Invalid format for parameter array: %w", err), http.StatusBadRequest)
+		return
+	}
+
+	// Parameter object where we will unmarshal all parameters from the context
+	var params CancelArrayParams
+
+	// ------------- Optional query parameter "tenant" -------------
+
+	err = runtime.BindQueryParameterWithOptions("form", true, false, "tenant", c.Request.URL.Query(), &params.Tenant, runtime.BindQueryParameterOptions{Type: "string", Format: ""})
+	if err != nil {
+		siw.ErrorHandler(c, fmt.Errorf("Invalid format for parameter tenant: %w", err), http.StatusBadRequest)
+		return
+	}
+
+	// ------------- Optional query parameter "project" -------------
+
+	err = runtime.BindQueryParameterWithOptions("form", true, false, "project", c.Request.URL.Query(), &params.Project, runtime.BindQueryParameterOptions{Type: "string", Format: ""})
+	if err != nil {
+		siw.ErrorHandler(c, fmt.Errorf("Invalid format for parameter project: %w", err), http.StatusBadRequest)
+		return
+	}
+
+	for _, middleware := range siw.HandlerMiddlewares {
+		middleware(c)
+		if c.IsAborted() {
+			return
+		}
+	}
+
+	siw.Handler.CancelArray(c, array, params)
+}
+
+// HoldArray operation middleware
+func (siw *ServerInterfaceWrapper) HoldArray(c *gin.Context) {
+
+	var err error
+	_ = err
+
+	// ------------- Path parameter "array" -------------
+	var array TheArray
+
+	err = runtime.BindStyledParameterWithOptions("simple", "array", c.Param("array"), &array, runtime.BindStyledParameterOptions{ParamLocation: runtime.ParamLocationPath, Explode: false, Required: true, Type: "string", Format: "", ValueIsUnescaped: true})
+	if err != nil {
+		siw.ErrorHandler(c, fmt.Errorf("Invalid format for parameter array: %w", err), http.StatusBadRequest)
+		return
+	}
+
+	// Parameter object where we will unmarshal all parameters from the context
+	var params HoldArrayParams
+
+	// ------------- Optional query parameter "tenant" -------------
+
+	err = runtime.BindQueryParameterWithOptions("form", true, false, "tenant", c.Request.URL.Query(), &params.Tenant, runtime.BindQueryParameterOptions{Type: "string", Format: ""})
+	if err != nil {
+		siw.ErrorHandler(c, fmt.Errorf("Invalid format for parameter tenant: %w", err), http.StatusBadRequest)
+		return
+	}
+
+	// ------------- Optional query parameter "project" -------------
+
+	err = runtime.BindQueryParameterWithOptions("form", true, false, "project", c.Request.URL.Query(), &params.Project, runtime.BindQueryParameterOptions{Type: "string", Format: ""})
+	if err != nil {
+		siw.ErrorHandler(c, fmt.Errorf("Invalid format for parameter project: %w", err), http.StatusBadRequest)
+		return
+	}
+
+	for _, middleware := range siw.HandlerMiddlewares {
+		middleware(c)
+		if c.IsAborted() {
+			return
+		}
+	}
+
+	siw.Handler.HoldArray(c, array, params)
+}
+
+// LimitArray operation middleware
+func (siw *ServerInterfaceWrapper) LimitArray(c *gin.Context) {
+
+	var err error
+	_ = err
+
+	// ------------- Path parameter "array" -------------
+	var array TheArray
+
+	err = runtime.BindStyledParameterWithOptions("simple", "array", c.Param("array"), &array, runtime.BindStyledParameterOptions{ParamLocation: runtime.ParamLocationPath, Explode: false, Required: true, Type: "string", Format: "", ValueIsUnescaped: true})
+	if err != nil {
+		siw.ErrorHandler(c, fmt.Errorf("Invalid format for parameter array: %w", err), http.StatusBadRequest)
+		return
+	}
+
+	// Parameter object where we will unmarshal all parameters from the context
+	var params LimitArrayParams
+
+	// ------------- Optional query parameter "tenant" -------------
+
+	err = runtime.BindQueryParameterWithOptions("form", true, false, "tenant", c.Request.URL.Query(), &params.Tenant, runtime.BindQueryParameterOptions{Type: "string", Format: ""})
+	if err != nil {
+		siw.ErrorHandler(c, fmt.Errorf("Invalid format for parameter tenant: %w", err), http.StatusBadRequest)
+		return
+	}
+
+	// ------------- Optional query parameter "project" -------------
+
+	err = runtime.BindQueryParameterWithOptions("form", true, false, "project", c.Request.URL.Query(), &params.Project, runtime.BindQueryParameterOptions{Type: "string", Format: ""})
+	if err != nil {
+		siw.ErrorHandler(c, fmt.Errorf("Invalid format for parameter project: %w", err), http.StatusBadRequest)
+		return
+	}
+
+	for _, middleware := range siw.HandlerMiddlewares {
+		middleware(c)
+		if c.IsAborted() {
+			return
+		}
+	}
+
+	siw.Handler.LimitArray(c, array, params)
+}
+
+// ReleaseArray operation middleware
+func (siw *ServerInterfaceWrapper) ReleaseArray(c *gin.Context) {
+
+	var err error
+	_ = err
+
+	// ------------- Path parameter "array" -------------
+	var array TheArray
+
+	err = runtime.BindStyledParameterWithOptions("simple", "array", c.Param("array"), &array, runtime.BindStyledParameterOptions{ParamLocation: runtime.ParamLocationPath, Explode: false, Required: true, Type: "string", Format: "", ValueIsUnescaped: true})
+	if err != nil {
+		siw.ErrorHandler(c, fmt.Errorf("Invalid format for parameter array: %w", err), http.StatusBadRequest)
+		return
+	}
+
+	// Parameter object where we will unmarshal all parameters from the context
+	var params ReleaseArrayParams
+
+	// ------------- Optional query parameter "tenant" -------------
+
+	err = runtime.BindQueryParameterWithOptions("form", true, false, "tenant", c.Request.URL.Query(), &params.Tenant, runtime.BindQueryParameterOptions{Type: "string", Format: ""})
+	if err != nil {
+		siw.ErrorHandler(c, fmt.Errorf("Invalid format for parameter tenant: %w", err), http.StatusBadRequest)
+		return
+	}
+
+	// ------------- Optional query parameter "project" -------------
+
+	err = runtime.BindQueryParameterWithOptions("form", true, false, "project", c.Request.URL.Query(), &params.Project, runtime.BindQueryParameterOptions{Type: "string", Format: ""})
+	if err != nil {
+		siw.ErrorHandler(c, fmt.Errorf("Invalid format for parameter project: %w", err), http.StatusBadRequest)
+		return
+	}
+
+	for _, middleware := range siw.HandlerMiddlewares {
+		middleware(c)
+		if c.IsAborted() {
+			return
+		}
+	}
+
+	siw.Handler.ReleaseArray(c, array, params)
 }
 
 // GetBMCAct operation middleware
@@ -851,6 +1183,14 @@ func (siw *ServerInterfaceWrapper) ListJobs(c *gin.Context) {
 	err = runtime.BindQueryParameterWithOptions("form", true, false, "live", c.Request.URL.Query(), &params.Live, runtime.BindQueryParameterOptions{Type: "boolean", Format: ""})
 	if err != nil {
 		siw.ErrorHandler(c, fmt.Errorf("Invalid format for parameter live: %w", err), http.StatusBadRequest)
+		return
+	}
+
+	// ------------- Optional query parameter "array" -------------
+
+	err = runtime.BindQueryParameterWithOptions("form", true, false, "array", c.Request.URL.Query(), &params.Array, runtime.BindQueryParameterOptions{Type: "string", Format: ""})
+	if err != nil {
+		siw.ErrorHandler(c, fmt.Errorf("Invalid format for parameter array: %w", err), http.StatusBadRequest)
 		return
 	}
 
@@ -2948,6 +3288,13 @@ func RegisterHandlersWithOptions(router gin.IRouter, si ServerInterface, options
 	router.POST(options.BaseURL+"/v1/jobs/:job/actions/release", wrapper.ReleaseJob)
 	router.POST(options.BaseURL+"/v1/jobs/:job/actions/checkpoint", wrapper.CheckpointJob)
 	router.POST(options.BaseURL+"/v1/jobs/:job/actions/time-limit", wrapper.SetTimeLimit)
+	router.GET(options.BaseURL+"/v1/arrays", wrapper.ListArrays)
+	router.POST(options.BaseURL+"/v1/arrays", wrapper.SubmitArray)
+	router.GET(options.BaseURL+"/v1/arrays/:array", wrapper.GetArray)
+	router.POST(options.BaseURL+"/v1/arrays/:array/actions/cancel", wrapper.CancelArray)
+	router.POST(options.BaseURL+"/v1/arrays/:array/actions/hold", wrapper.HoldArray)
+	router.POST(options.BaseURL+"/v1/arrays/:array/actions/release", wrapper.ReleaseArray)
+	router.POST(options.BaseURL+"/v1/arrays/:array/actions/limit", wrapper.LimitArray)
 	router.GET(options.BaseURL+"/v1/usage", wrapper.GetUsage)
 	router.GET(options.BaseURL+"/v1/usage/live", wrapper.GetLiveUsage)
 	router.GET(options.BaseURL+"/v1/usage/statement", wrapper.GetStatement)

@@ -151,19 +151,12 @@ func (s *Store) SubmitJob(ctx context.Context, by, idempotencyKey, bodyHash stri
 		job, created = schema.Job{}, false
 		id := NewID("job", tx.now)
 		if idempotencyKey != "" {
-			n, err := tx.exec("INSERT INTO idempotency (scope, key, body_hash, result, at) VALUES (?, ?, ?, ?, ?) ON CONFLICT DO NOTHING", in.Tenant, idempotencyKey, bodyHash, id, tx.now)
+			before, err := tx.repeated(in.Tenant, idempotencyKey, bodyHash, id)
 			if err != nil {
 				return err
 			}
-			if n == 0 {
-				var row struct{ BodyHash, Result string }
-				if err := tx.db.Raw("SELECT body_hash, result FROM idempotency WHERE scope = ? AND key = ?", in.Tenant, idempotencyKey).Scan(&row).Error; err != nil {
-					return err
-				}
-				if row.BodyHash != bodyHash {
-					return &schema.Error{Code: schema.CodeReused, Field: "Idempotency-Key", Message: fmt.Sprintf("%q was used for another body", idempotencyKey), Hint: "it made " + row.Result + "; use a new key for a new job"}
-				}
-				return one(tx.db.Where("id = ?", row.Result).Take(&job).Error, "job", row.Result)
+			if before != "" {
+				return one(tx.db.Where("id = ?", before).Take(&job).Error, "job", before)
 			}
 		}
 		if job, err = tx.newJob(by, in); err != nil {
@@ -303,6 +296,7 @@ func (s *Store) Job(ctx context.Context, id string) (schema.Job, error) {
 // JobFilter narrows Jobs; empty fields don't.
 type JobFilter struct {
 	Tenant, Project, Region string
+	Array                   string // its name
 	State                   schema.JobState
 	Live                    bool  // not ended
 	Before                  int64 // only jobs with a lower Seq; 0 = from the newest
@@ -321,7 +315,7 @@ func (s *Store) Jobs(ctx context.Context, f JobFilter) ([]schema.Job, error) {
 	} else {
 		q = q.Order("seq DESC")
 	}
-	for col, v := range map[string]string{"tenant": f.Tenant, "project": f.Project, "region": f.Region, "state": string(f.State)} {
+	for col, v := range map[string]string{"tenant": f.Tenant, "project": f.Project, "region": f.Region, "state": string(f.State), "array_name": f.Array} {
 		if v != "" {
 			q = q.Where(col+" = ?", v)
 		}
@@ -415,14 +409,18 @@ func (s *Store) hold(ctx context.Context, job, by string, on bool) error {
 		if j.Held == on {
 			return nil
 		}
-		j.Held, j.HeldBy = on, ""
-		kind := schema.EventJobUnheld
-		if on {
-			j.HeldBy, kind = by, schema.EventJobHeld
-		}
-		tx.Emit(schema.Event{Kind: kind, Subject: job, Job: job, Tenant: j.Tenant, By: by}, nil)
-		return tx.saveJob(&j)
+		return tx.setHeld(&j, by, on)
 	})
+}
+
+func (tx *Tx) setHeld(j *schema.Job, by string, on bool) error {
+	j.Held, j.HeldBy = on, ""
+	kind := schema.EventJobUnheld
+	if on {
+		j.HeldBy, kind = by, schema.EventJobHeld
+	}
+	tx.Emit(schema.Event{Kind: kind, Subject: j.ID, Job: j.ID, Tenant: j.Tenant, By: by}, nil)
+	return tx.saveJob(j)
 }
 
 // SetTimeLimit changes how long the job may run; 0 = no limit. A running job whose new limit has passed is stopped.

@@ -58,8 +58,6 @@ func (r *request) flags(cmd *cobra.Command) {
 	f.StringSliceVar(&r.afterOK, "after-ok", nil, "start only when these jobs have completed")
 	f.StringSliceVar(&r.afterNotOK, "after-not-ok", nil, "start only when these jobs have ended otherwise than completed")
 	f.StringSliceVar(&r.afterAny, "after-any", nil, "start only when these jobs have ended")
-	f.StringVar(&r.in.Array, "array", "", "name that jobs of one array share")
-	f.IntVar(&r.in.ArrayLimit, "array-limit", 0, "at most so many jobs of the array run at once; 0 = no limit")
 	f.BoolVar(&r.in.Held, "hold", false, "submit held; gpupool job release lets it start")
 	f.IntVar(&r.requeues, "requeue-limit", -1, "hardware losses after which it fails; -1 = the platform's")
 	f.StringVar(&r.key, "idempotency-key", "", "text that makes a repeat of this submit answer the same job")
@@ -106,6 +104,7 @@ func (r *request) submit(cmd *cobra.Command, c *client.Client, command []string)
 func (a *app) jobSubmit() *cobra.Command {
 	var r request
 	var detach, dry bool
+	var indices string
 	cmd := &cobra.Command{
 		Use:   "submit --spec SPEC [flags] -- COMMAND [ARG...]",
 		Short: "Submit a job, and watch until it starts",
@@ -116,14 +115,21 @@ With --dry-run nothing is submitted: the region's allocator says what would beco
 would run or why it would wait. The exit code is 0 where it would start at once or once others have been stopped for it,
 and 23 where it would wait.`,
 		Example: `  gpupool job submit --spec h100x8 --nodes 2 --time-limit 6h -- torchrun train.py
-  gpupool job submit --spec h100x1 --detach -o json -- python eval.py`,
+  gpupool job submit --spec h100x1 --detach -o json -- python eval.py
+  gpupool job submit --spec h100x1 --array 0-99%10 --array-name sweep -- sh -c 'python train.py --seed $GPUPOOL_ARRAY_INDEX'`,
 		RunE: func(cmd *cobra.Command, args []string) error {
 			c, err := a.connect()
 			if err != nil {
 				return err
 			}
+			if dry && indices != "" {
+				return usageError{fmt.Errorf("--dry-run is of one job: leave --array out")}
+			}
 			if dry {
 				return a.dryRun(cmd, c, &r, args)
+			}
+			if indices != "" {
+				return a.submitArray(cmd, c, &r, indices, args)
 			}
 			j, err := r.submit(cmd, c, args)
 			if err != nil {
@@ -144,6 +150,9 @@ and 23 where it would wait.`,
 		},
 	}
 	r.flags(cmd)
+	cmd.Flags().StringVar(&indices, "array", "", "one job for each index: 0-99, or 1,3,7-9, or 0-90:10; with %N at most N run at once")
+	cmd.Flags().StringVar(&r.in.Array, "array-name", "", "the array's name, new in the project; without --array the job joins the array of this name")
+	cmd.Flags().IntVar(&r.in.ArrayLimit, "array-limit", 0, "at most so many jobs of the array run at once; 0 = no limit")
 	cmd.Flags().BoolVar(&detach, "detach", false, "return at once")
 	cmd.Flags().BoolVar(&dry, "dry-run", false, "submit nothing: say what would become of the job now")
 	return cmd
@@ -151,7 +160,7 @@ and 23 where it would wait.`,
 
 func (a *app) jobList() *cobra.Command {
 	var p contract.ListJobsParams
-	var tenant, project, state string
+	var tenant, project, state, array string
 	var limit int
 	var all bool
 	cmd := &cobra.Command{
@@ -161,7 +170,7 @@ func (a *app) jobList() *cobra.Command {
 			if err != nil {
 				return err
 			}
-			p.Tenant, p.Project, p.State = opt(tenant), opt(project), opt(schema.JobState(state))
+			p.Tenant, p.Project, p.State, p.Array = opt(tenant), opt(project), opt(schema.JobState(state)), opt(array)
 			if state == "" {
 				p.Live = opt(!all)
 			}
@@ -188,6 +197,7 @@ func (a *app) jobList() *cobra.Command {
 	f := cmd.Flags()
 	f.StringVar(&tenant, "tenant", "", "only this tenant")
 	f.StringVar(&project, "project", "", "only this project")
+	f.StringVar(&array, "array", "", "only those of the array of this name")
 	f.StringVar(&state, "state", "", "only this state: "+join(schema.JobStates.States()))
 	f.BoolVar(&all, "all", false, "also those that have ended")
 	f.IntVar(&limit, "limit", 200, "at most this many; 0 = all")
@@ -252,6 +262,7 @@ func (a *app) jobShow() *cobra.Command {
 			f.put("Tenant", strings.Trim(j.Tenant+" / "+j.Project, " /"))
 			f.put("Asks for", fmt.Sprintf("%s of %s (spec %s)", words.Gang(j.Nodes, j.PerNode), j.Model, j.Spec))
 			f.put("Priority", strconv.Itoa(j.Priority))
+			f.put("Array", arrayWords(j))
 			if j.TimeLimitMs > 0 {
 				f.put("Time limit", (&duration{j.TimeLimitMs}).String())
 			}

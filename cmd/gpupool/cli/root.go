@@ -35,7 +35,7 @@ func Commands() []*cobra.Command {
 	cmds := []*cobra.Command{
 		a.login(), a.whoami(), a.overview(),
 		a.server(), a.install(), a.bmc(), a.accelerator(), a.repair(),
-		a.run(), a.job(),
+		a.run(), a.job(), a.array(),
 		a.spec(), a.tenant(), a.project(), a.quota(), a.window(), a.queue(), a.token(),
 		a.usage(), a.report(), a.budget(), a.events(),
 		genDocs(),
