@@ -357,7 +357,9 @@ func TestAnArrayIsSubmittedHeldLimitedAndCancelledAsOne(t *testing.T) {
 			return "3 of the array to run"
 		}
 		return ""
-	}, func() string { return fmt.Sprintf("%d run", in(schema.JobStarting)) })
+	}, func() string {
+		return fmt.Sprintf("%d run; the next waits with %s", in(schema.JobStarting), show(q.read(list[3].Id).Reason))
+	})
 	// Held, none more starts.
 	a = read[contract.Array](t, q.member("POST", "/v1/arrays/sweep/actions/hold", ""), http.StatusOK)
 	if a.Held != 3 || a.States["queued"] != 3 || a.States["starting"] != 3 {

@@ -98,10 +98,10 @@ const pastUsage = 90 * 24 * time.Hour
 // heard are the kinds of events that something is decided by. The others, most of which tell of this allocator's own
 // decisions, are not even read.
 var heard = []schema.EventKind{
-	schema.EventServerEnrolled, schema.EventServerPhase, schema.EventServerCordoned, schema.EventServerUncordoned,
+	schema.EventServerEnrolled, schema.EventServerPhase, schema.EventServerAgent, schema.EventServerCordoned, schema.EventServerUncordoned,
 	schema.EventAcceleratorSeen, schema.EventAcceleratorHealth, schema.EventAcceleratorGone, schema.EventPolicyChanged,
 	schema.EventJobSubmitted, schema.EventJobState, schema.EventJobHeld, schema.EventJobUnheld, schema.EventJobLimit,
-	schema.EventJobDevices, schema.EventJobCheckpoint, schema.EventJobReleased,
+	schema.EventArrayLimit, schema.EventJobDevices, schema.EventJobCheckpoint, schema.EventJobReleased,
 }
 
 // catchUp applies what has happened since: it reads again whatever an event names, in bulk.
