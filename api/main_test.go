@@ -53,6 +53,9 @@ func (v *verbs) do(format string, args ...any) error {
 func (v *verbs) StartOnboarding(_ context.Context, s schema.Server, by string, o api.OnboardOptions) error {
 	return v.do("onboard %s %s %s", s.Name, o.Profile, by)
 }
+func (v *verbs) Reinstall(_ context.Context, s schema.Server, by, reason string, o api.OnboardOptions) error {
+	return v.do("reinstall %s %s %q %s", s.Name, o.Profile, reason, by)
+}
 func (v *verbs) RetryStep(_ context.Context, s schema.Server, by string) error {
 	return v.do("retry %s %s", s.Name, by)
 }

@@ -24,6 +24,8 @@ type RepairDone struct {
 type Processes interface {
 	// StartOnboarding starts OnboardServer under the id server/<id>; CodeConflict where a process of the server runs.
 	StartOnboarding(ctx context.Context, server schema.Server, by string, o OnboardOptions) error
+	// Reinstall takes a server that holds no job out of the pool and onboards it again; see store.BeginReinstall.
+	Reinstall(ctx context.Context, server schema.Server, by, reason string, o OnboardOptions) error
 	RetryStep(ctx context.Context, server schema.Server, by string) error
 	SkipStep(ctx context.Context, server schema.Server, step schema.Step, reason, by string) error
 	AbortOnboarding(ctx context.Context, server schema.Server, by string) error
@@ -38,6 +40,9 @@ type noProcesses struct{}
 var errNoProcesses = &schema.Error{Code: schema.CodeUnavailable, Message: "this API has no connection to the workflows", Hint: "ask an operator to look at the API's configuration"}
 
 func (noProcesses) StartOnboarding(context.Context, schema.Server, string, OnboardOptions) error {
+	return errNoProcesses
+}
+func (noProcesses) Reinstall(context.Context, schema.Server, string, string, OnboardOptions) error {
 	return errNoProcesses
 }
 func (noProcesses) RetryStep(context.Context, schema.Server, string) error { return errNoProcesses }

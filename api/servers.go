@@ -179,6 +179,22 @@ func (s *Server) OnboardServer(c *gin.Context, id contract.TheServer) {
 	})
 }
 
+// ReinstallServer installs a server of the pool again.
+func (s *Server) ReinstallServer(c *gin.Context, id contract.TheServer) {
+	var in contract.Reinstall
+	err := decode(c, &in, false)
+	if err == nil {
+		err = why(in.Reason)
+	}
+	if err != nil {
+		s.fail(c, err)
+		return
+	}
+	s.act(c, id, http.StatusAccepted, func(ctx context.Context, v schema.Server) error {
+		return s.c.Processes.Reinstall(ctx, v, me(c).Name, in.Reason, OnboardOptions{Profile: in.Profile})
+	})
+}
+
 // onboarding refuses a verb of onboarding on a server that is not.
 func onboarding(v schema.Server) error {
 	if v.Phase != schema.PhaseOnboarding {

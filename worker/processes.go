@@ -27,6 +27,12 @@ func (p processes) StartOnboarding(ctx context.Context, v schema.Server, by stri
 	return err
 }
 
+// Reinstall begins the attempt in the record, as StartOnboarding does.
+func (p processes) Reinstall(ctx context.Context, v schema.Server, by, reason string, o api.OnboardOptions) error {
+	_, err := p.store.BeginReinstall(ctx, v.ID, o.Profile, reason, by)
+	return err
+}
+
 func (p processes) RetryStep(ctx context.Context, v schema.Server, by string) error {
 	return p.update(ctx, v, "onboarding", workflows.UpdateRetry, workflows.Retry{By: by})
 }

@@ -325,3 +325,43 @@ func TestAProtectedServerIsNeverBegunNorWipedOnceTheFlagIsSet(t *testing.T) {
 		t.Fatalf("the server is %s after %d installs", v.Phase, e.installs)
 	}
 }
+
+func TestAServerOfThePoolIsInstalledAgainOnlyWhileNothingIsOnIt(t *testing.T) {
+	t.Parallel()
+	e := newEnv(t)
+	e.inPool(t)
+	e.installs = 0
+	j := e.runJob(t)
+	again := func() (schema.Server, error) {
+		return e.db.BeginReinstall(t.Context(), e.server.ID, "live", "new image", "ann")
+	}
+	if _, err := again(); !schema.Is(err, schema.CodeUnsafe) {
+		t.Fatalf("with a job on it: %v", err)
+	}
+	if v := e.now(t); v.Phase != schema.PhaseAvailable || v.Profile != "" {
+		t.Fatalf("after the refusal it is %s with profile %q", v.Phase, v.Profile)
+	}
+	signal := e.signal // no process runs yet
+	e.signal = func(string, any) {}
+	e.endJob(t, j)
+	e.signal = signal
+	must(t, e.db.Protect(t.Context(), e.server.ID, true, "ann"))
+	if _, err := again(); !schema.Is(err, schema.CodeUnsafe) {
+		t.Fatalf("while it is protected: %v", err)
+	}
+	must(t, e.db.Protect(t.Context(), e.server.ID, false, "ann"))
+	v, err := again()
+	if err != nil || v.Phase != schema.PhaseOnboarding || v.Attempt != 2 || v.Profile != "live" {
+		t.Fatalf("it is %s at attempt %d with %s, %v", v.Phase, v.Attempt, v.Profile, err)
+	}
+	if _, err := again(); !schema.Is(err, schema.CodeConflict) {
+		t.Fatalf("a second time: %v", err)
+	}
+	e.ExecuteWorkflow(workflows.OnboardServer, workflows.OnboardInput{Server: e.server.ID, By: "ann", Attempt: 2})
+	if err := e.GetWorkflowError(); err != nil {
+		t.Fatal(err)
+	}
+	if v := e.now(t); v.Phase != schema.PhaseAvailable || e.installs != 1 {
+		t.Fatalf("it is %s after %d installs: %s", v.Phase, e.installs, v.FailureText)
+	}
+}

@@ -48,6 +48,7 @@ var Table = []Rule{
 	{"GET", "/v1/servers/:id/steps", staff},
 	{"POST", "/v1/servers/:id/install-preview", Operator},
 	{"POST", "/v1/servers/:id/actions/onboard", Operator},
+	{"POST", "/v1/servers/:id/actions/reinstall", Operator},
 	{"POST", "/v1/servers/:id/actions/retry", Operator},
 	{"POST", "/v1/servers/:id/actions/skip", Operator},
 	{"POST", "/v1/servers/:id/actions/abort", Operator},

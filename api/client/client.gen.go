@@ -631,6 +631,26 @@ type ClientInterface interface {
 	// Corresponds with POST /v1/servers/{id}/actions/protect (the `ProtectServer` operationId).
 	ProtectServer(ctx context.Context, id TheServer, reqEditors ...RequestEditorFn) (*http.Response, error)
 
+	// ReinstallServerWithBody Install a server of the pool again; what is on its disks is lost
+	//
+	// It leaves the pool at once and comes back once it has passed its burn-in. 409 where jobs are on it (drain it first), where
+	// it is protected, drains for a repair, or is not in the pool.
+	//
+	// Takes any type of body and a specified content type.
+	//
+	// Corresponds with POST /v1/servers/{id}/actions/reinstall (the `ReinstallServer` operationId).
+	ReinstallServerWithBody(ctx context.Context, id TheServer, contentType string, body io.Reader, reqEditors ...RequestEditorFn) (*http.Response, error)
+
+	// ReinstallServer Install a server of the pool again; what is on its disks is lost
+	//
+	// It leaves the pool at once and comes back once it has passed its burn-in. 409 where jobs are on it (drain it first), where
+	// it is protected, drains for a repair, or is not in the pool.
+	//
+	// Takes a body of the `application/json` content type.
+	//
+	// Corresponds with POST /v1/servers/{id}/actions/reinstall (the `ReinstallServer` operationId).
+	ReinstallServer(ctx context.Context, id TheServer, body ReinstallServerJSONRequestBody, reqEditors ...RequestEditorFn) (*http.Response, error)
+
 	// RetryStep Try the stopped step again
 	//
 	// Corresponds with POST /v1/servers/{id}/actions/retry (the `RetryStep` operationId).
@@ -2276,6 +2296,46 @@ func (c *Client) OnboardServer(ctx context.Context, id TheServer, body OnboardSe
 // Corresponds with POST /v1/servers/{id}/actions/protect (the `ProtectServer` operationId).
 func (c *Client) ProtectServer(ctx context.Context, id TheServer, reqEditors ...RequestEditorFn) (*http.Response, error) {
 	req, err := NewProtectServerRequest(c.Server, id)
+	if err != nil {
+		return nil, err
+	}
+	req = req.WithContext(ctx)
+	if err := c.applyEditors(ctx, req, reqEditors); err != nil {
+		return nil, err
+	}
+	return c.Client.Do(req)
+}
+
+// ReinstallServerWithBody Install a server of the pool again; what is on its disks is lost
+//
+// It leaves the pool at once and comes back once it has passed its burn-in. 409 where jobs are on it (drain it first), where
+// it is protected, drains for a repair, or is not in the pool.
+//
+// Takes any type of body and a specified content type.
+//
+// Corresponds with POST /v1/servers/{id}/actions/reinstall (the `ReinstallServer` operationId).
+func (c *Client) ReinstallServerWithBody(ctx context.Context, id TheServer, contentType string, body io.Reader, reqEditors ...RequestEditorFn) (*http.Response, error) {
+	req, err := NewReinstallServerRequestWithBody(c.Server, id, contentType, body)
+	if err != nil {
+		return nil, err
+	}
+	req = req.WithContext(ctx)
+	if err := c.applyEditors(ctx, req, reqEditors); err != nil {
+		return nil, err
+	}
+	return c.Client.Do(req)
+}
+
+// ReinstallServer Install a server of the pool again; what is on its disks is lost
+//
+// It leaves the pool at once and comes back once it has passed its burn-in. 409 where jobs are on it (drain it first), where
+// it is protected, drains for a repair, or is not in the pool.
+//
+// Takes a body of the `application/json` content type.
+//
+// Corresponds with POST /v1/servers/{id}/actions/reinstall (the `ReinstallServer` operationId).
+func (c *Client) ReinstallServer(ctx context.Context, id TheServer, body ReinstallServerJSONRequestBody, reqEditors ...RequestEditorFn) (*http.Response, error) {
+	req, err := NewReinstallServerRequest(c.Server, id, body)
 	if err != nil {
 		return nil, err
 	}
@@ -6552,6 +6612,53 @@ func NewProtectServerRequest(server string, id TheServer) (*http.Request, error)
 	return req, nil
 }
 
+// NewReinstallServerRequest calls the generic ReinstallServer builder with application/json body
+func NewReinstallServerRequest(server string, id TheServer, body ReinstallServerJSONRequestBody) (*http.Request, error) {
+	var bodyReader io.Reader
+	buf, err := json.Marshal(body)
+	if err != nil {
+		return nil, err
+	}
+	bodyReader = bytes.NewReader(buf)
+	return NewReinstallServerRequestWithBody(server, id, "application/json", bodyReader)
+}
+
+// NewReinstallServerRequestWithBody constructs an http.Request for the ReinstallServer method, with any body, and a specified content type
+func NewReinstallServerRequestWithBody(server string, id TheServer, contentType string, body io.Reader) (*http.Request, error) {
+	var err error
+
+	var pathParam0 string
+
+	pathParam0, err = runtime.StyleParamWithOptions("simple", false, "id", id, runtime.StyleParamOptions{ParamLocation: runtime.ParamLocationPath, Type: "string", Format: ""})
+	if err != nil {
+		return nil, err
+	}
+
+	serverURL, err := url.Parse(server)
+	if err != nil {
+		return nil, err
+	}
+
+	operationPath := fmt.Sprintf("/v1/servers/%s/actions/reinstall", pathParam0)
+	if operationPath[0] == '/' {
+		operationPath = "." + operationPath
+	}
+
+	queryURL, err := serverURL.Parse(operationPath)
+	if err != nil {
+		return nil, err
+	}
+
+	req, err := http.NewRequest(http.MethodPost, queryURL.String(), body)
+	if err != nil {
+		return nil, err
+	}
+
+	req.Header.Add("Content-Type", contentType)
+
+	return req, nil
+}
+
 // NewRetryStepRequest constructs an http.Request for the RetryStep method
 func NewRetryStepRequest(server string, id TheServer) (*http.Request, error) {
 	var err error
@@ -8869,6 +8976,26 @@ type ClientWithResponsesInterface interface {
 	//
 	// Corresponds with POST /v1/servers/{id}/actions/protect (the `ProtectServer` operationId).
 	ProtectServerWithResponse(ctx context.Context, id TheServer, reqEditors ...RequestEditorFn) (*ProtectServerResponse, error)
+
+	// ReinstallServerWithBodyWithResponse Install a server of the pool again; what is on its disks is lost
+	//
+	// It leaves the pool at once and comes back once it has passed its burn-in. 409 where jobs are on it (drain it first), where
+	// it is protected, drains for a repair, or is not in the pool.
+	//
+	// Takes any type of body and a specified content type, and returns a wrapper object for the known response body format(s).
+	//
+	// Corresponds with POST /v1/servers/{id}/actions/reinstall (the `ReinstallServer` operationId).
+	ReinstallServerWithBodyWithResponse(ctx context.Context, id TheServer, contentType string, body io.Reader, reqEditors ...RequestEditorFn) (*ReinstallServerResponse, error)
+
+	// ReinstallServerWithResponse Install a server of the pool again; what is on its disks is lost
+	//
+	// It leaves the pool at once and comes back once it has passed its burn-in. 409 where jobs are on it (drain it first), where
+	// it is protected, drains for a repair, or is not in the pool.
+	//
+	// Takes a body of the `application/json` content type, and returns a wrapper object for the known response body format(s).
+	//
+	// Corresponds with POST /v1/servers/{id}/actions/reinstall (the `ReinstallServer` operationId).
+	ReinstallServerWithResponse(ctx context.Context, id TheServer, body ReinstallServerJSONRequestBody, reqEditors ...RequestEditorFn) (*ReinstallServerResponse, error)
 
 	// RetryStepWithResponse Try the stopped step again
 	//
@@ -12150,6 +12277,54 @@ func (r ProtectServerResponse) ContentType() string {
 	return ""
 }
 
+type ReinstallServerResponse struct {
+	Body         []byte
+	HTTPResponse *http.Response
+	// JSON202 the response for an HTTP 202 `application/json` response
+	JSON202 *ServerAccepted
+	// ApplicationproblemJSONDefault the response for an HTTP default `application/problem+json` response
+	ApplicationproblemJSONDefault *Problem
+}
+
+// GetJSON202 returns the response for an HTTP 202 `application/json` response
+func (r ReinstallServerResponse) GetJSON202() *ServerAccepted {
+	return r.JSON202
+}
+
+// GetApplicationproblemJSONDefault returns the response for an HTTP default `application/problem+json` response
+func (r ReinstallServerResponse) GetApplicationproblemJSONDefault() *Problem {
+	return r.ApplicationproblemJSONDefault
+}
+
+// GetBody returns the raw response body bytes
+func (r ReinstallServerResponse) GetBody() []byte {
+	return r.Body
+}
+
+// Status returns HTTPResponse.Status
+func (r ReinstallServerResponse) Status() string {
+	if r.HTTPResponse != nil {
+		return r.HTTPResponse.Status
+	}
+	return http.StatusText(0)
+}
+
+// StatusCode returns HTTPResponse.StatusCode
+func (r ReinstallServerResponse) StatusCode() int {
+	if r.HTTPResponse != nil {
+		return r.HTTPResponse.StatusCode
+	}
+	return 0
+}
+
+// ContentType is a convenience method to retrieve the Content-Type value from the HTTP response headers
+func (r ReinstallServerResponse) ContentType() string {
+	if r.HTTPResponse != nil {
+		return r.HTTPResponse.Header.Get("Content-Type")
+	}
+	return ""
+}
+
 type RetryStepResponse struct {
 	Body         []byte
 	HTTPResponse *http.Response
@@ -14987,6 +15162,38 @@ func (c *ClientWithResponses) ProtectServerWithResponse(ctx context.Context, id 
 	return ParseProtectServerResponse(rsp)
 }
 
+// ReinstallServerWithBodyWithResponse Install a server of the pool again; what is on its disks is lost
+//
+// It leaves the pool at once and comes back once it has passed its burn-in. 409 where jobs are on it (drain it first), where
+// it is protected, drains for a repair, or is not in the pool.
+//
+// Takes any type of body and a specified content type, and returns a wrapper object for the known response body format(s).
+//
+// Corresponds with POST /v1/servers/{id}/actions/reinstall (the `ReinstallServer` operationId).
+func (c *ClientWithResponses) ReinstallServerWithBodyWithResponse(ctx context.Context, id TheServer, contentType string, body io.Reader, reqEditors ...RequestEditorFn) (*ReinstallServerResponse, error) {
+	rsp, err := c.ReinstallServerWithBody(ctx, id, contentType, body, reqEditors...)
+	if err != nil {
+		return nil, err
+	}
+	return ParseReinstallServerResponse(rsp)
+}
+
+// ReinstallServerWithResponse Install a server of the pool again; what is on its disks is lost
+//
+// It leaves the pool at once and comes back once it has passed its burn-in. 409 where jobs are on it (drain it first), where
+// it is protected, drains for a repair, or is not in the pool.
+//
+// Takes a body of the `application/json` content type, and returns a wrapper object for the known response body format(s).
+//
+// Corresponds with POST /v1/servers/{id}/actions/reinstall (the `ReinstallServer` operationId).
+func (c *ClientWithResponses) ReinstallServerWithResponse(ctx context.Context, id TheServer, body ReinstallServerJSONRequestBody, reqEditors ...RequestEditorFn) (*ReinstallServerResponse, error) {
+	rsp, err := c.ReinstallServer(ctx, id, body, reqEditors...)
+	if err != nil {
+		return nil, err
+	}
+	return ParseReinstallServerResponse(rsp)
+}
+
 // RetryStepWithResponse Try the stopped step again
 //
 // Returns a wrapper object for the known response body format(s).
@@ -17668,6 +17875,39 @@ func ParseProtectServerResponse(rsp *http.Response) (*ProtectServerResponse, err
 			return nil, err
 		}
 		response.JSON200 = &dest
+
+	case strings.Contains(rsp.Header.Get("Content-Type"), "json") && true:
+		var dest Problem
+		if err := json.Unmarshal(bodyBytes, &dest); err != nil {
+			return nil, err
+		}
+		response.ApplicationproblemJSONDefault = &dest
+
+	}
+
+	return response, nil
+}
+
+// ParseReinstallServerResponse parses an HTTP response from a ReinstallServerWithResponse call
+func ParseReinstallServerResponse(rsp *http.Response) (*ReinstallServerResponse, error) {
+	bodyBytes, err := io.ReadAll(rsp.Body)
+	defer func() { _ = rsp.Body.Close() }()
+	if err != nil {
+		return nil, err
+	}
+
+	response := &ReinstallServerResponse{
+		Body:         bodyBytes,
+		HTTPResponse: rsp,
+	}
+
+	switch {
+	case strings.Contains(rsp.Header.Get("Content-Type"), "json") && rsp.StatusCode == 202:
+		var dest ServerAccepted
+		if err := json.Unmarshal(bodyBytes, &dest); err != nil {
+			return nil, err
+		}
+		response.JSON202 = &dest
 
 	case strings.Contains(rsp.Header.Get("Content-Type"), "json") && true:
 		var dest Problem

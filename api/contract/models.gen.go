@@ -1104,6 +1104,15 @@ type Reason = schema.ReasonDoc
 // ReasonCode defines model for ReasonCode.
 type ReasonCode = schema.ReasonCode
 
+// Reinstall defines model for Reinstall.
+type Reinstall struct {
+	// Profile Install profile; absent = as chosen for the server
+	Profile Name `json:"profile,omitempty"`
+
+	// Reason Kept in the audit
+	Reason string `json:"reason"`
+}
+
 // Repair defines model for Repair.
 type Repair = schema.Repair
 
@@ -1825,6 +1834,9 @@ type DrainServerJSONRequestBody = Why
 
 // OnboardServerJSONRequestBody defines body for OnboardServer for application/json ContentType.
 type OnboardServerJSONRequestBody = OnboardOptions
+
+// ReinstallServerJSONRequestBody defines body for ReinstallServer for application/json ContentType.
+type ReinstallServerJSONRequestBody = Reinstall
 
 // SkipStepJSONRequestBody defines body for SkipStep for application/json ContentType.
 type SkipStepJSONRequestBody = SkipStep

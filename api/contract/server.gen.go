@@ -196,6 +196,9 @@ type ServerInterface interface {
 	// ProtectServer Refuse every destructive step on this server
 	// (POST /v1/servers/{id}/actions/protect)
 	ProtectServer(c *gin.Context, id TheServer)
+	// ReinstallServer Install a server of the pool again; what is on its disks is lost
+	// (POST /v1/servers/{id}/actions/reinstall)
+	ReinstallServer(c *gin.Context, id TheServer)
 	// RetryStep Try the stopped step again
 	// (POST /v1/servers/{id}/actions/retry)
 	RetryStep(c *gin.Context, id TheServer)
@@ -2276,6 +2279,31 @@ func (siw *ServerInterfaceWrapper) ProtectServer(c *gin.Context) {
 	siw.Handler.ProtectServer(c, id)
 }
 
+// ReinstallServer operation middleware
+func (siw *ServerInterfaceWrapper) ReinstallServer(c *gin.Context) {
+
+	var err error
+	_ = err
+
+	// ------------- Path parameter "id" -------------
+	var id TheServer
+
+	err = runtime.BindStyledParameterWithOptions("simple", "id", c.Param("id"), &id, runtime.BindStyledParameterOptions{ParamLocation: runtime.ParamLocationPath, Explode: false, Required: true, Type: "string", Format: "", ValueIsUnescaped: true})
+	if err != nil {
+		siw.ErrorHandler(c, fmt.Errorf("Invalid format for parameter id: %w", err), http.StatusBadRequest)
+		return
+	}
+
+	for _, middleware := range siw.HandlerMiddlewares {
+		middleware(c)
+		if c.IsAborted() {
+			return
+		}
+	}
+
+	siw.Handler.ReinstallServer(c, id)
+}
+
 // RetryStep operation middleware
 func (siw *ServerInterfaceWrapper) RetryStep(c *gin.Context) {
 
@@ -3253,6 +3281,7 @@ func RegisterHandlersWithOptions(router gin.IRouter, si ServerInterface, options
 	router.PUT(options.BaseURL+"/v1/install-choices", wrapper.SetInstallChoice)
 	router.POST(options.BaseURL+"/v1/servers/:id/install-preview", wrapper.PreviewInstall)
 	router.POST(options.BaseURL+"/v1/servers/:id/actions/onboard", wrapper.OnboardServer)
+	router.POST(options.BaseURL+"/v1/servers/:id/actions/reinstall", wrapper.ReinstallServer)
 	router.POST(options.BaseURL+"/v1/servers/:id/actions/retry", wrapper.RetryStep)
 	router.POST(options.BaseURL+"/v1/servers/:id/actions/skip", wrapper.SkipStep)
 	router.POST(options.BaseURL+"/v1/servers/:id/actions/abort", wrapper.AbortOnboarding)

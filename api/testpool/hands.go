@@ -35,6 +35,16 @@ func (p *Pool) spawn(f func(ctx context.Context) error) {
 // StartOnboarding goes through the steps, quickly.
 func (p *Pool) StartOnboarding(ctx context.Context, s schema.Server, by string, o api.OnboardOptions) error {
 	v, err := p.Store.BeginOnboardingWith(ctx, s.ID, o.Profile, by)
+	return p.begun(v, err)
+}
+
+// Reinstall goes through them again.
+func (p *Pool) Reinstall(ctx context.Context, s schema.Server, by, reason string, o api.OnboardOptions) error {
+	v, err := p.Store.BeginReinstall(ctx, s.ID, o.Profile, reason, by)
+	return p.begun(v, err)
+}
+
+func (p *Pool) begun(v schema.Server, err error) error {
 	if err != nil {
 		return err
 	}

@@ -3,6 +3,7 @@ package store
 import (
 	"context"
 	"fmt"
+	"strings"
 	"time"
 
 	"gpupool/schema"
@@ -21,6 +22,60 @@ func (s *Store) BeginOnboardingWith(ctx context.Context, server, profile, by str
 		return schema.Server{}, schema.Invalid("profile", profile, "an install profile's name")
 	}
 	return s.begin(ctx, server, 0, profile, by)
+}
+
+// BeginReinstall takes a server that holds no job out of the pool and begins an onboarding of it, which wipes its disks. It
+// refuses one that is protected, in repair, or neither available nor draining, in the transaction that begins; profile as in
+// BeginOnboardingWith.
+func (s *Store) BeginReinstall(ctx context.Context, server, profile, reason, by string) (schema.Server, error) {
+	if profile != "" && !NamePattern.MatchString(profile) {
+		return schema.Server{}, schema.Invalid("profile", profile, "an install profile's name")
+	}
+	if strings.TrimSpace(reason) == "" {
+		return schema.Server{}, schema.Invalid("reason", reason, "why, in words: the next person reads it")
+	}
+	var v schema.Server
+	err := s.Write(ctx, func(tx *Tx) error {
+		var err error
+		if v, err = tx.server(server); err != nil {
+			return err
+		}
+		if v.Phase != schema.PhaseAvailable && v.Phase != schema.PhaseDraining {
+			return schema.Conflict(fmt.Sprintf("server %s is %s", v.Name, v.Phase), "a server that is available, or draining and without jobs, is installed again; an enrolled one is onboarded")
+		}
+		var open int64
+		if err := tx.db.Raw("SELECT count(*) FROM repairs WHERE server = ? AND closed_at = 0", v.ID).Scan(&open).Error; err != nil {
+			return err
+		}
+		if open > 0 {
+			return schema.Unsafe("server "+v.Name+" drains for a repair", "it is installed again once the repair is closed")
+		}
+		if err := tx.destructible(v); err != nil {
+			return err
+		}
+		why := "to be installed again: " + reason
+		if v.Phase == schema.PhaseAvailable {
+			if err := tx.setPhase(&v, schema.PhaseDraining, by, why); err != nil {
+				return err
+			}
+		}
+		if err := tx.setPhase(&v, schema.PhaseEnrolled, by, why); err != nil {
+			return err
+		}
+		return tx.beginAttempt(&v, profile, by, why)
+	})
+	return v, err
+}
+
+// beginAttempt takes the next attempt of a server that may be wiped.
+func (tx *Tx) beginAttempt(v *schema.Server, profile, by, why string) error {
+	v.Attempt++
+	v.Epoch++
+	v.Step = schema.StepVerifyBMC
+	if profile != "" {
+		v.Profile = profile
+	}
+	return tx.setPhase(v, schema.PhaseOnboarding, by, strings.TrimPrefix(fmt.Sprintf("%s; attempt %d", why, v.Attempt), "; "))
 }
 
 // BeginAttempt is BeginOnboarding with the number that the attempt shall have, so that asking again after a lost
@@ -49,13 +104,7 @@ func (s *Store) begin(ctx context.Context, server string, attempt int, profile, 
 		if err := tx.destructible(v); err != nil {
 			return err
 		}
-		v.Attempt++
-		v.Epoch++
-		v.Step = schema.StepVerifyBMC
-		if profile != "" {
-			v.Profile = profile
-		}
-		return tx.setPhase(&v, schema.PhaseOnboarding, by, fmt.Sprintf("attempt %d", v.Attempt))
+		return tx.beginAttempt(&v, profile, by, "")
 	})
 	return v, err
 }

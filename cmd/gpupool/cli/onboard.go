@@ -129,6 +129,43 @@ func (a *app) serverWatch() *cobra.Command {
 	}
 }
 
+func (a *app) serverReinstall() *cobra.Command {
+	var detach bool
+	var in contract.Reinstall
+	cmd := &cobra.Command{
+		Use: "reinstall NAME --reason TEXT", Short: "Install a server of the pool again, and watch; what is on its disks is lost", Args: exactly("NAME"),
+		Long: `Install a server of the pool again. It must hold no job: drain it first. It leaves the pool at once and comes back once it has
+passed its burn-in (exit code 0), or stops with a failure (20). What is on its disks is lost.`,
+		Example: `  gpupool server drain r12s03 --reason "new image"
+  gpupool server reinstall r12s03 --reason "new image"
+  gpupool server uncordon r12s03`,
+		RunE: func(cmd *cobra.Command, args []string) error {
+			c, err := a.connect()
+			if err != nil {
+				return err
+			}
+			w, err := newWatch(cmd, c)
+			if err != nil {
+				return err
+			}
+			s, err := call.Do[contract.Server](c.ReinstallServer(cmd.Context(), args[0], in))
+			if err != nil || detach || a.json() {
+				return cmp.Or(err, a.said(cmd, s, "%s is installed again. Watch: gpupool server watch %s", args[0], args[0]))
+			}
+			w.follow(s, false, 0)
+			if err := w.run(); err != nil {
+				return err
+			}
+			return stillCordoned(cmd, c, s.Id)
+		},
+	}
+	cmd.Flags().BoolVar(&detach, "detach", false, "return at once")
+	cmd.Flags().StringVar(&in.Reason, "reason", "", "why; kept in the audit (required)")
+	cmd.Flags().StringVar(&in.Profile, "install-profile", "", "install profile, instead of the server's own")
+	required(cmd, "reason")
+	return cmd
+}
+
 func (a *app) serverRetry() *cobra.Command {
 	var detach bool
 	cmd := &cobra.Command{

@@ -22,7 +22,7 @@ import (
 func (a *app) server() *cobra.Command {
 	return group("server", "Enrol servers, onboard them, keep jobs off them",
 		a.serverList(), a.serverEnroll(), a.serverShow(), a.serverOnboard(), a.serverWatch(),
-		a.serverRetry(), a.serverSkip(), a.serverAbort(),
+		a.serverRetry(), a.serverSkip(), a.serverAbort(), a.serverReinstall(),
 		a.serverCordon(), a.serverUncordon(), a.serverDrain(), a.serverUndrain(), a.serverBurnIn(),
 		a.serverFlag("protect", "Refuse every destructive step on a server", true),
 		a.serverFlag("unprotect", "Allow destructive steps on a server again", false))
