@@ -16,6 +16,9 @@ const ownNetwork = "GPUPOOL_BENCH_NETWORK"
 
 // netboot starts this program again in a network namespace, where it can have port 67 and every address.
 func netboot(ctx context.Context, say func(string)) ([]Figure, error) {
+	if spec := os.Getenv(pxebench.ServiceEnv); spec != "" {
+		return nil, pxebench.Serve(ctx, spec)
+	}
 	if os.Getenv(ownNetwork) != "" {
 		results, err := pxebench.Run(ctx, say)
 		return beside("pxe", results), err

@@ -18,10 +18,8 @@ import (
 
 	"github.com/insomniacslk/dhcp/dhcpv4"
 
-	"gpupool/activities/install/bootstore"
 	"gpupool/pxe/boot"
 	"gpupool/pxe/lease"
-	"gpupool/schema/store"
 )
 
 // dora is how many exchanges of four messages are done in a second, with leases that outlive the process.
@@ -33,27 +31,16 @@ func (b *bench) dora() ([]Result, error) {
 		return nil, err
 	}
 	n := 0
-	record := func(sync string, evidence bool) func() (func(), error) {
-		return func() (func(), error) {
+	ours := func(c setup) func() (func(), error) {
+		return func() (func(), error) { // each round has leases of its own
 			n++
-			db, err := store.Open(b.ctx, store.Config{Driver: "sqlite", DSN: b.path(fmt.Sprint("record", n)), Sync: sync})
-			if err != nil {
-				return nil, err
+			c := c
+			if c.Sync != "" {
+				c.Record = b.path(fmt.Sprint("record", n))
+			} else {
+				c.File = b.path(fmt.Sprint("leases", n))
 			}
-			var to boot.Recorder
-			if evidence {
-				to = bootstore.New(db, 0)
-			}
-			stop, err := b.service(bootstore.Leases{DB: db}, to)
-			if err != nil {
-				return nil, errors.Join(err, db.Close())
-			}
-			return func() {
-				stop()
-				if err := db.Close(); err != nil {
-					b.say(err.Error())
-				}
-			}, nil
+			return b.service(c)
 		}
 	}
 	perf := func() ([]float64, error) {
@@ -66,21 +53,10 @@ func (b *bench) dora() ([]Result, error) {
 			_ = os.Remove(b.path("kea.csv"))
 			return b.daemon("67", "kea-dhcp4", "-c", b.path("kea.json"))
 		}, perf},
-		{normal, record("normal", false), perf},
-		{full, record("full", false), perf},
-		{whole, record("normal", true), perf},
-		{file, func() (func(), error) {
-			n++
-			f, err := lease.OpenFile(b.path(fmt.Sprint("leases", n)))
-			if err != nil {
-				return nil, err
-			}
-			stop, err := b.service(f, nil)
-			if err != nil {
-				return nil, errors.Join(err, f.Close())
-			}
-			return func() { stop(); f.Close() }, nil
-		}, perf},
+		{normal, ours(setup{Sync: "normal"}), perf},
+		{full, ours(setup{Sync: "full"}), perf},
+		{whole, ours(setup{Sync: "normal", Evidence: true}), perf},
+		{file, ours(setup{}), perf},
 		{"dnsmasq", func() (func(), error) {
 			_ = os.Remove(b.path("dnsmasq.leases"))
 			return b.daemon("67", "dnsmasq", "-k", "-p", "0", "--dhcp-range=10.88.1.0,10.88.250.255,255.255.0.0,1h", "--dhcp-leasefile="+b.path("dnsmasq.leases"), "--no-ping",
@@ -116,7 +92,7 @@ func (b *bench) perfdhcp() (float64, error) {
 // any site has: 10,000 DISCOVERs a second with made-up MACs.
 func (b *bench) flood() ([]Result, error) {
 	b.say("OFFERs during a flood")
-	stop, err := b.service(lease.NewMemory(), nil)
+	stop, err := b.service(setup{})
 	if err != nil {
 		return nil, err
 	}

@@ -7,8 +7,6 @@ import (
 	"time"
 
 	"golang.org/x/sync/errgroup"
-
-	"gpupool/pxe/lease"
 )
 
 // files is how fast one client and many at once fetch, all together, by TFTP with the blocks that firmware asks for and
@@ -34,7 +32,7 @@ func (b *bench) files() ([]Result, error) {
 			return []float64{one, all}, err
 		}
 	}
-	tftp, ours := fetch("tftp://10.88.0.1/", "--tftp-blksize", "1468"), func() (func(), error) { return b.service(lease.NewMemory(), nil) }
+	tftp, ours := fetch("tftp://10.88.0.1/", "--tftp-blksize", "1468"), func() (func(), error) { return b.service(setup{}) }
 	t, err := b.turns("TFTP", []one{
 		{"tftpd-hpa", func() (func(), error) {
 			return b.daemon("69", "in.tftpd", "-L", "-4", "-a", "10.88.0.1:69", "-u", "root", "-s", b.dir)

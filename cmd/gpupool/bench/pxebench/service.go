@@ -1,8 +1,11 @@
 package pxebench
 
 import (
+	"bufio"
 	"context"
+	"encoding/json"
 	"fmt"
+	"io"
 	"log/slog"
 	"os"
 	"os/exec"
@@ -11,12 +14,14 @@ import (
 	"syscall"
 	"time"
 
+	"gpupool/activities/install/bootstore"
 	"gpupool/pxe"
 	"gpupool/pxe/boot"
 	"gpupool/pxe/dhcp"
 	"gpupool/pxe/lease"
 	"gpupool/pxe/pxetest"
 	"gpupool/schema"
+	"gpupool/schema/store"
 )
 
 // site is an inventory of perfdhcp's machines, as a site of that many servers.
@@ -40,26 +45,97 @@ func (s *site) ByMAC(_ context.Context, mac string) (boot.Machine, bool, error) 
 	return boot.Machine{ID: "srv-" + mac, Phase: schema.PhaseAvailable}, strings.HasPrefix(mac, "00:0c:"), nil
 }
 
-// service runs the boot service in this process until stop is called. Evidence goes to to, where it isn't nil.
-func (b *bench) service(leases lease.Store, to boot.Recorder) (stop func(), err error) {
+// ServiceEnv in the environment makes this program the boot service that is measured: see Serve.
+const ServiceEnv = "GPUPOOL_BENCH_SERVICE"
+
+// setup of the service that is measured: where its boot files are, and where its leases.
+type setup struct {
+	Dir      string `json:"dir"`
+	Record   string `json:"record,omitempty"` // leases in SQLite, at this path; empty = elsewhere
+	Sync     string `json:"sync,omitempty"`   // as store.Config has it
+	Evidence bool   `json:"evidence,omitempty"`
+	File     string `json:"file,omitempty"` // leases in a lease file; empty too = in memory
+}
+
+// Serve is the boot service in a process of its own, as its peers are: it serves until its standard input ends. spec is
+// what ServiceEnv says.
+func Serve(ctx context.Context, spec string) error {
+	var c setup
+	if err := json.Unmarshal([]byte(spec), &c); err != nil {
+		return fmt.Errorf("%s: %w", ServiceEnv, err)
+	}
+	var leases lease.Store = lease.NewMemory()
+	var to boot.Recorder
+	switch {
+	case c.Record != "":
+		db, err := store.Open(ctx, store.Config{Driver: "sqlite", DSN: c.Record, Sync: c.Sync})
+		if err != nil {
+			return err
+		}
+		defer db.Close()
+		leases = bootstore.Leases{DB: db}
+		if c.Evidence {
+			to = bootstore.New(db, 0)
+		}
+	case c.File != "":
+		f, err := lease.OpenFile(c.File)
+		if err != nil {
+			return err
+		}
+		defer f.Close()
+		leases = f
+	}
 	p := newSite()
 	s, err := pxe.New(pxe.Config{
-		Interface: "br0", ServerID: "10.88.0.1", Root: b.dir, NoProbe: true, // Kea and dnsmasq --no-ping don't probe either
+		Interface: "br0", ServerID: "10.88.0.1", Root: c.Dir, NoProbe: true, // Kea and dnsmasq --no-ping don't probe either
 		Limits: dhcp.Limits{PerMAC: 1000, Burst: 1000}, TFTPPerClient: 2 * many,
 		Subnets: []pxe.Subnet{{CIDR: "10.88.0.0/16", Range: "10.88.1.0-10.88.250.255"}},
 	}, pxe.Deps{Inventory: p, Leases: leases, Tokens: p, Recorder: to, Log: slog.New(slog.DiscardHandler)})
 	if err != nil {
+		return err
+	}
+	ctx, cancel := context.WithCancel(ctx)
+	defer cancel()
+	go func() {
+		_, _ = io.Copy(io.Discard, os.Stdin)
+		cancel()
+	}()
+	fmt.Println("up")
+	return s.Run(ctx)
+}
+
+// service starts the boot service until stop is called.
+func (b *bench) service(c setup) (stop func(), err error) {
+	c.Dir = b.dir
+	spec, err := json.Marshal(c)
+	if err != nil {
 		return nil, err
 	}
-	ctx, cancel := context.WithCancel(b.ctx)
-	done := make(chan error, 1)
-	go func() { done <- s.Run(ctx) }()
-	return func() {
-		cancel()
-		if err := <-done; err != nil {
-			b.say(err.Error())
+	p := exec.CommandContext(b.ctx, os.Args[0], "bench", "--only", "pxe")
+	p.Env = append(os.Environ(), ServiceEnv+"="+string(spec))
+	p.Stderr = os.Stderr
+	in, err := p.StdinPipe()
+	if err != nil {
+		return nil, err
+	}
+	out, err := p.StdoutPipe()
+	if err != nil {
+		return nil, err
+	}
+	if err := p.Start(); err != nil {
+		return nil, err
+	}
+	stop = func() {
+		in.Close()
+		if err := p.Wait(); err != nil {
+			b.say("the boot service: " + err.Error())
 		}
-	}, nil
+	}
+	if _, err := bufio.NewReader(out).ReadString('\n'); err != nil {
+		stop()
+		return nil, fmt.Errorf("the boot service does not come up: %w", err)
+	}
+	return stop, nil
 }
 
 // daemon runs a peer until stop is called; it is up once something listens on port.
