@@ -4,6 +4,7 @@ import (
 	"fmt"
 	"math"
 	"slices"
+	"strconv"
 	"strings"
 	"time"
 )
@@ -428,7 +429,7 @@ func (s *State) behindDetail(j *job) (Detail, []Blocker, string) {
 	if ahead.jobs == 1 {
 		return d, blockers, "the job ahead has started or left the queue"
 	}
-	return d, blockers, fmt.Sprintf("the %d jobs ahead have started or left the queue", ahead.jobs)
+	return d, blockers, "the " + strconv.Itoa(ahead.jobs) + " jobs ahead have started or left the queue"
 }
 
 func (s *State) capacityDetail(j *job, code Code) (Detail, []Blocker, string) {

@@ -1,6 +1,9 @@
 package engine
 
-import "slices"
+import (
+	"slices"
+	"time"
+)
 
 // judge finds, once all starts are made, why each shape waits. It looks at shapes, not at jobs.
 func (s *State) judge() {
@@ -87,8 +90,21 @@ func (s *State) windowAhead(sh *shape) *window {
 	return nil
 }
 
-// refreshed is how many jobs have their numbers compared with those last reported in a cycle, in turn.
-const refreshed = 128
+// A waiting job's numbers are compared with those last reported once in renewal, as far as a cycle compares at least
+// leastRenewed and at most mostRenewed of them: so that what it costs follows time, not how many cycles a busy pool has.
+const (
+	renewal      = time.Minute
+	leastRenewed = 32
+	mostRenewed  = 512
+)
+
+// renewed is how many jobs have their numbers compared in this cycle, in turn.
+func (s *State) renewed() int {
+	since := s.now - s.renewedAt
+	s.renewedAt = s.now
+	share := min(float64(since)/float64(renewal), 1)
+	return min(len(s.ring), max(leastRenewed, min(mostRenewed, int(share*float64(len(s.ring))))))
+}
 
 // report lists reasons whose code changed, then those whose numbers did.
 func (s *State) report(out *Result) {
@@ -108,12 +124,12 @@ func (s *State) report(out *Result) {
 		j.sent, j.code, j.print = true, code, print
 		out.Reasons = append(out.Reasons, s.explain(j))
 	}
-	list := s.stats.touched
-	most := len(list) + min(refreshed, len(s.ring))
+	list, renewed := s.stats.touched, s.renewed()
+	size := len(list) + renewed
 	if limit > 0 {
-		most = min(most, limit)
+		size = min(size, limit)
 	}
-	out.Reasons = make([]Reason, 0, most)
+	out.Reasons = make([]Reason, 0, size)
 	n := 0
 	for n < len(list) && !full() {
 		list[n].touched = false
@@ -124,7 +140,7 @@ func (s *State) report(out *Result) {
 	}
 	s.stats.touched = slices.Delete(list, 0, n)
 	out.More = len(s.stats.touched) > 0
-	for range min(refreshed, len(s.ring)) {
+	for range renewed {
 		if full() {
 			break
 		}

@@ -41,16 +41,17 @@ type State struct {
 	budgets  map[string]*budget
 	guarded  map[string]int // models where a guarantee is set, by how many quotas
 
-	jobs     map[string]*job
-	shapes   map[shapeKey]*shape
-	groups   map[groupKey]*group
-	requests map[requestKey]*request
-	arrays   map[string]*array
-	ring     []*job // every waiting job, for refreshing numbers in turn
-	cursor   int
-	allocs   map[string][]*alloc // live, by job
-	waiters  map[string][]*job   // jobs by the job they depend on
-	ended    map[string]string   // terminal states of jobs that others depend on
+	jobs      map[string]*job
+	shapes    map[shapeKey]*shape
+	groups    map[groupKey]*group
+	requests  map[requestKey]*request
+	arrays    map[string]*array
+	ring      []*job // every waiting job, for refreshing numbers in turn
+	cursor    int
+	renewedAt int64               // when the last cycle refreshed numbers
+	allocs    map[string][]*alloc // live, by job
+	waiters   map[string][]*job   // jobs by the job they depend on
+	ended     map[string]string   // terminal states of jobs that others depend on
 
 	plans  []*plan                    // planned starts and claims, in the order of their jobs' turns
 	walks  int64                      // walks through the queue so far

@@ -127,11 +127,12 @@ func benchSteady(servers, queue int, goals bool) []Figure {
 	next := total
 	// A cycle comes every 20 ms, so 5,000 jobs a second start and as many end: what the store commits at most. Back to
 	// back the garbage collector would never find a gap, as it does in service.
-	pace := time.NewTicker(20 * time.Millisecond)
+	const every = 20 * time.Millisecond
+	pace := time.NewTicker(every)
 	defer pace.Stop()
 	for range cycles {
 		<-pace.C
-		now = now.Add(time.Second)
+		now = now.Add(every)
 		began, spent := time.Now(), threadTime()
 		for range min(100, len(live)) {
 			i := rng.below(len(live))
