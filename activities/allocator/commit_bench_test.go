@@ -1,44 +1,118 @@
 package allocator
 
 import (
-	"os/exec"
+	"encoding/json"
+	"fmt"
+	"os"
 	"path/filepath"
 	"strings"
 	"testing"
 	"time"
 
+	"golang.org/x/sys/unix"
+
 	"gpupool/activities/allocator/engine"
-	"gpupool/activities/cluster/slurm/slurmtest"
 	"gpupool/schema/store"
 	"gpupool/schema/store/storetest"
 )
 
+// figuresEnv names a file for the figures, in the form of `gpupool bench --json`.
+const figuresEnv = "GPUPOOL_BENCH_FIGURES"
+
+// figure is one line of `gpupool bench`. A goal is of the value, or of the ratio where there is a peer; 0 = none.
+type figure struct {
+	Group     string   `json:"group"`
+	Name      string   `json:"name"`
+	Value     float64  `json:"value"`
+	Unit      string   `json:"unit"`
+	Peer      string   `json:"peer,omitempty"`
+	PeerValue *float64 `json:"peer_value,omitempty"`
+	Ratio     *float64 `json:"ratio,omitempty"`
+	Goal      *float64 `json:"goal,omitempty"`
+	Holds     *bool    `json:"holds,omitempty"`
+}
+
+// figures are those of one run, in their order.
+type figures struct{ list []figure }
+
+func (f *figures) add(b *testing.B, name string, value float64, unit string) {
+	b.ReportMetric(value, strings.ReplaceAll(name, " ", "-")+"-"+unit)
+	where := strings.ReplaceAll(b.Name()[strings.LastIndex(b.Name(), "/")+1:], "_", " ")
+	f.list = append(f.list, figure{Group: "commit", Name: name + ", " + strings.TrimPrefix(where, "load "), Value: value, Unit: unit})
+}
+
+// goal sets that of the figure added last: a floor, or a ceiling of what takes time.
+func (f *figures) goal(goal float64) {
+	last := &f.list[len(f.list)-1]
+	holds := last.Value >= goal
+	if last.Unit == "s" || last.Unit == "ms" {
+		holds = last.Value <= goal
+	}
+	last.Goal, last.Holds = &goal, &holds
+}
+
+// beside compares a value with a peer's.
+func (f *figures) beside(value float64, name, peer string, theirs float64) {
+	ratio := value / theirs
+	f.list = append(f.list, figure{Group: "commit", Name: name, Value: value, Unit: "1/s", Peer: peer, PeerValue: &theirs, Ratio: &ratio})
+}
+
+func (f *figures) write(b *testing.B) {
+	path := os.Getenv(figuresEnv)
+	if path == "" {
+		return
+	}
+	doc, err := json.MarshalIndent(f.list, "", "  ")
+	if err == nil {
+		err = os.WriteFile(path, append(doc, '\n'), 0o644)
+	}
+	if err != nil {
+		b.Fatal(err)
+	}
+}
+
 // BenchmarkCommit measures the commit path: jobs are in the record, and the allocator reads them, decides and commits
 // in batches, each in one durable transaction. Beside it, in the same run, the peers that are installed here start the
-// same number of trivial jobs. `make bench ONLY=commit` runs it.
+// same trivial jobs. `make bench ONLY=commit` runs it.
 func BenchmarkCommit(b *testing.B) {
-	b.Run("SQLite", func(b *testing.B) {
-		for range b.N {
-			commits(b, store.Config{Driver: "sqlite", DSN: filepath.Join(b.TempDir(), "gpupool.db")})
-		}
-	})
-	b.Run("SQLite,flushed", func(b *testing.B) {
-		for range b.N {
-			commits(b, store.Config{Driver: "sqlite", DSN: filepath.Join(b.TempDir(), "gpupool.db"), Sync: "full"})
-		}
-	})
-	b.Run("PostgreSQL,flushed", func(b *testing.B) {
-		for range b.N {
-			commits(b, store.Config{Driver: "postgres", DSN: storetest.Database(b, storetest.DurablePostgres(b)), MaxConnections: 8})
-		}
-	})
-	b.Run("Slurm", slurmStarts)
-	b.Run("kube-scheduler", func(b *testing.B) {
-		if _, err := exec.LookPath("kube-scheduler"); err != nil {
-			b.Skip("kube-scheduler is not installed: not measured")
-		}
-		b.Skip("kube-scheduler is installed, and needs an API server of its own to be measured: not measured")
-	})
+	var f figures
+	defer f.write(b)
+	sqlite := func(b *testing.B, sync string) store.Config {
+		return store.Config{Driver: "sqlite", DSN: filepath.Join(b.TempDir(), "gpupool.db"), Sync: sync}
+	}
+	postgres := func(b *testing.B) store.Config {
+		return store.Config{Driver: "postgres", DSN: storetest.Database(b, storetest.DurablePostgres(b)), MaxConnections: 8}
+	}
+	rates := map[string]float64{}
+	once := func(name string, run func(b *testing.B)) {
+		b.Run(name, func(b *testing.B) {
+			for range b.N {
+				run(b)
+			}
+			b.ReportMetric(0, "ns/op") // it says nothing here
+		})
+	}
+	commit := func(name string, c func(b *testing.B) store.Config) {
+		once(name, func(b *testing.B) { rates[name] = commits(b, &f, c(b)) })
+	}
+	commit("SQLite", func(b *testing.B) store.Config { return sqlite(b, "") })
+	commit("SQLite flushed", func(b *testing.B) store.Config { return sqlite(b, "full") })
+	commit("PostgreSQL flushed", postgres)
+	once("load SQLite", func(b *testing.B) { loads(b, &f, sqlite(b, "")) })
+	once("load PostgreSQL", func(b *testing.B) { loads(b, &f, postgres(b)) })
+	peer := func(name, what string, measure func(b *testing.B) float64) {
+		once(name, func(b *testing.B) {
+			theirs := measure(b)
+			b.ReportMetric(theirs, what)
+			for _, ours := range []string{"SQLite flushed", "PostgreSQL flushed"} {
+				if rates[ours] > 0 {
+					f.beside(rates[ours], "allocations a second, "+ours, name+", "+what, theirs)
+				}
+			}
+		})
+	}
+	peer("Slurm", "starts/s", slurmStarts)
+	peer("kube-scheduler", "binds/s", kubeBinds)
 }
 
 const (
@@ -47,7 +121,8 @@ const (
 	commitBatch   = 256
 )
 
-func commits(b *testing.B, c store.Config) {
+// commits is how many allocations a second come to be in the record.
+func commits(b *testing.B, f *figures, c store.Config) float64 {
 	ctx := b.Context()
 	ok := func(err error) {
 		b.Helper()
@@ -70,7 +145,7 @@ func commits(b *testing.B, c store.Config) {
 	ok(err)
 	l, err := load(ctx, db, "eu", "bench", engine.Config{}, false)
 	ok(err)
-	var spent, submitting time.Duration
+	var spent, submitting, work time.Duration
 	for range commitServers * commitPer / commitBatch {
 		began := time.Now()
 		for range commitBatch {
@@ -78,52 +153,35 @@ func commits(b *testing.B, c store.Config) {
 			ok(err)
 		}
 		submitting += time.Since(began)
-		began = time.Now()
+		began, worked := time.Now(), processorTime(b)
 		_, err := l.catchUp(ctx)
 		ok(err)
 		_, _, err = l.cycle(ctx)
 		ok(err)
 		spent += time.Since(began)
+		work += processorTime(b) - worked
 	}
 	live, err := db.LiveAttempts(ctx, "eu")
 	ok(err)
 	if len(live) != commitServers*commitPer {
 		b.Fatalf("%d allocations in the record, want %d", len(live), commitServers*commitPer)
 	}
-	b.ReportMetric(float64(len(live))/spent.Seconds(), "allocations/s")
-	b.ReportMetric(float64(len(live))/submitting.Seconds(), "submits/s")
-	b.ReportMetric(0, "ns/op") // it says nothing here
-
-	began := time.Now()
+	rate := float64(len(live)) / spent.Seconds()
+	f.add(b, fmt.Sprintf("allocations in cycles of %d", commitBatch), rate, "1/s")
+	f.goal(5000)
+	f.add(b, "processor time of the allocator's process for an allocation", float64(work.Microseconds())/float64(len(live)), "us")
+	f.add(b, "submits, one after the other", float64(len(live))/submitting.Seconds(), "1/s")
 	again, err := load(ctx, db, "eu", "bench", engine.Config{}, false)
 	ok(err)
-	b.ReportMetric(time.Since(began).Seconds(), "s-to-load")
-	if err := again.pool.Check(); err != nil {
-		b.Fatal(err)
-	}
+	ok(again.pool.Check())
+	return rate
 }
 
-// slurmStarts is how many trivial jobs of one accelerator Slurm starts a second, until none is pending.
-func slurmStarts(b *testing.B) {
-	const jobs = 300
-	for range b.N {
-		c := slurmtest.Start(b, []string{"h1", "h2", "h3", "h4"}, nil, 8)
-		c.Must("scontrol", "update", "partitionname=pool", "state=DOWN")
-		c.Must("sbatch", "--array=1-300", "--gres=gpu:1", "--output=/dev/null", "--wrap=true")
-		began := time.Now()
-		c.Must("scontrol", "update", "partitionname=pool", "state=UP")
-		deadline := time.NewTimer(2 * time.Minute)
-		defer deadline.Stop()
-		tick := time.NewTicker(100 * time.Millisecond)
-		defer tick.Stop()
-		for strings.TrimSpace(c.Must("squeue", "-h", "-r", "-t", "PENDING", "-o", "%i")) != "" {
-			select {
-			case <-tick.C:
-			case <-deadline.C:
-				b.Fatalf("Slurm has not started %d jobs in 2 minutes", jobs)
-			}
-		}
-		b.ReportMetric(jobs/time.Since(began).Seconds(), "starts/s")
-		b.ReportMetric(0, "ns/op")
+// processorTime is that of this process.
+func processorTime(b *testing.B) time.Duration {
+	var r unix.Rusage
+	if err := unix.Getrusage(unix.RUSAGE_SELF, &r); err != nil {
+		b.Fatal(err)
 	}
+	return time.Duration(r.Utime.Nano() + r.Stime.Nano())
 }

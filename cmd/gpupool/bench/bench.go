@@ -2,6 +2,7 @@
 //
 // Groups: system (the whole system's jobs beside bare Temporal workflows, memory, start), engine (the allocator's engine
 // alone), pxe (the boot service beside Kea, dnsmasq, tftpd-hpa and nginx; as root), bmc (the watch of 2,000 BMCs), meter (the books on PostgreSQL). Not here:
+// the commit path, a benchmark of activities/allocator, whose figures come by --with, since its peers are started as in tests;
 // tests; a figure that misses its goal is shown, and fails nothing.
 package bench
 
@@ -47,7 +48,7 @@ var groups = []struct {
 
 // Command is `gpupool bench`.
 func Command() *cobra.Command {
-	var only, file string
+	var only, file, with string
 	c := &cobra.Command{Use: "bench", Short: "Measure: the whole system beside its peers, the engine alone", Args: cobra.NoArgs,
 		RunE: func(cmd *cobra.Command, _ []string) error {
 			var out []Figure
@@ -62,6 +63,18 @@ func Command() *cobra.Command {
 					return fmt.Errorf("measuring %s: %w", g.name, err)
 				}
 				out = append(out, f...)
+			}
+			if with != "" {
+				more, err := figures(with)
+				if err != nil {
+					return err
+				}
+				for _, f := range more {
+					names = append(names, f.Group)
+					if only == "" || only == f.Group {
+						out = append(out, f)
+					}
+				}
 			}
 			if only != "" && !slices.Contains(names, only) {
 				return schema.Invalid("only", only, "one of "+strings.Join(names, ", "))
@@ -84,8 +97,21 @@ func Command() *cobra.Command {
 			return os.WriteFile(file, append(b, '\n'), 0o644)
 		}}
 	c.Flags().StringVar(&only, "only", "", "one group")
+	c.Flags().StringVar(&with, "with", "", "a file of figures that were measured elsewhere, in the form of --json: they are shown with the others")
 	c.Flags().StringVar(&file, "json", "", "also write the figures here")
 	return c
+}
+
+// figures reads what another run wrote.
+func figures(path string) (list []Figure, err error) {
+	b, err := os.ReadFile(path)
+	if err == nil {
+		err = json.Unmarshal(b, &list)
+	}
+	if err != nil {
+		return nil, fmt.Errorf("figures to show with the others: %s: %w", path, err)
+	}
+	return list, nil
 }
 
 func peer(f Figure) string {

@@ -94,14 +94,20 @@ current-context: x
 `, c.ports[0], c.path("pki/apiserver.crt"), c.token), 0o600))
 	c.spawn("etcd", "etcd", c.path("etcd"), fmt.Sprint(c.ports[1]), fmt.Sprint(c.ports[2]))
 	c.StartAPI()
-	c.must(os.WriteFile(c.path("scheduler.yaml"), fmt.Appendf(nil, "apiVersion: kubescheduler.config.k8s.io/v1\nkind: KubeSchedulerConfiguration\nleaderElection: {leaderElect: false}\nclientConnection: {kubeconfig: %s, qps: 500, burst: 500}\n", c.Kubeconfig), 0o600))
-	c.spawn("scheduler", "scheduler", "--config="+c.path("scheduler.yaml"), "--bind-address=127.0.0.1", fmt.Sprint("--secure-port=", c.ports[3]), "--cert-dir="+c.path("pki"))
+	c.StartScheduler(500)
 	c.spawn("controller-manager", "controller-manager", "--kubeconfig="+c.Kubeconfig, "--leader-elect=false", "--flex-volume-plugin-dir="+c.path("flex"), "--bind-address=127.0.0.1", fmt.Sprint("--secure-port=", c.ports[4]), "--cert-dir="+c.path("pki"),
 		"--service-account-private-key-file="+c.path("pki/sa.key"), "--use-service-account-credentials=false", "--kube-api-qps=500", "--kube-api-burst=500",
 		"--controllers=job-controller,garbage-collector-controller,node-lifecycle-controller,pod-garbage-collector-controller,taint-eviction-controller,namespace-controller,ttl-after-finished-controller")
 	_, err = c.API.CoreV1().Namespaces().Create(t.Context(), &core.Namespace{ObjectMeta: meta.ObjectMeta{Name: "gpupool"}}, meta.CreateOptions{})
 	c.must(err)
 	return c
+}
+
+// StartScheduler starts the scheduler, which asks at most qps things of the API server a second.
+func (c *Cluster) StartScheduler(qps int) {
+	c.t.Helper()
+	c.must(os.WriteFile(c.path("scheduler.yaml"), fmt.Appendf(nil, "apiVersion: kubescheduler.config.k8s.io/v1\nkind: KubeSchedulerConfiguration\nleaderElection: {leaderElect: false}\nclientConnection: {kubeconfig: %s, qps: %d, burst: %[2]d}\n", c.Kubeconfig, qps), 0o600))
+	c.spawn("scheduler", "scheduler", "--config="+c.path("scheduler.yaml"), "--bind-address=127.0.0.1", fmt.Sprint("--secure-port=", c.ports[3]), "--cert-dir="+c.path("pki"))
 }
 
 // StartAPI starts the API server, on what etcd holds.
