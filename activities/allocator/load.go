@@ -2,7 +2,6 @@ package allocator
 
 import (
 	"context"
-	"encoding/json"
 	"fmt"
 	"math"
 	"time"
@@ -94,119 +93,6 @@ const loadPart = 10000
 
 // pastUsage is how far back fair share remembers at load: by the default half-life what was before weighs less than 1/7000.
 const pastUsage = 90 * 24 * time.Hour
-
-// heard are the kinds of events that something is decided by. The others, most of which tell of this allocator's own
-// decisions, are not even read.
-var heard = []schema.EventKind{
-	schema.EventServerEnrolled, schema.EventServerPhase, schema.EventServerAgent, schema.EventServerCordoned, schema.EventServerUncordoned,
-	schema.EventAcceleratorSeen, schema.EventAcceleratorHealth, schema.EventAcceleratorGone, schema.EventPolicyChanged,
-	schema.EventJobSubmitted, schema.EventJobState, schema.EventJobHeld, schema.EventJobUnheld, schema.EventJobLimit,
-	schema.EventArrayLimit, schema.EventJobDevices, schema.EventJobCheckpoint, schema.EventJobReleased,
-}
-
-// catchUp applies what has happened since: it reads again whatever an event names, in bulk.
-func (l *live) catchUp(ctx context.Context) (changed bool, err error) {
-	for {
-		events, next, err := l.db.Events(ctx, l.at, 2000, store.EventFilter{Kinds: heard})
-		if err != nil {
-			return changed, err
-		}
-		servers, jobs, policy := map[string]bool{}, map[string]bool{}, false
-		var rebound []engine.Allocation
-		for _, e := range events {
-			switch e.Kind {
-			case schema.EventServerEnrolled, schema.EventServerPhase, schema.EventServerAgent, schema.EventServerCordoned, schema.EventServerUncordoned,
-				schema.EventAcceleratorSeen, schema.EventAcceleratorHealth, schema.EventAcceleratorGone:
-				servers[e.Server] = true
-			case schema.EventPolicyChanged:
-				policy = true
-			case schema.EventJobState:
-				var d struct {
-					To schema.JobState `json:"to"`
-				}
-				if err := json.Unmarshal(e.Data, &d); err != nil {
-					return changed, fmt.Errorf("event %d: %w", e.Seq, err)
-				}
-				if d.To.Ended() {
-					l.pool.Ended(e.Job, string(d.To))
-				} else if d.To != schema.JobQueued && !l.pool.Waits(e.Job) {
-					continue // a start of its own, or what came of one
-				}
-				jobs[e.Job] = true
-			case schema.EventJobSubmitted, schema.EventJobHeld, schema.EventJobUnheld:
-				jobs[e.Job] = true
-			case schema.EventJobLimit:
-				jobs[e.Job] = true
-				j, err := l.db.Job(ctx, e.Job)
-				if err != nil {
-					return changed, err
-				}
-				l.pool.SetTimeLimit(j.ID, j.Attempt, j.Limit()) // of what runs; a waiting job is set below
-			case schema.EventArrayLimit:
-				var d store.ArrayLimit
-				if err := json.Unmarshal(e.Data, &d); err != nil {
-					return changed, fmt.Errorf("event %d: %w", e.Seq, err)
-				}
-				of, err := l.db.QueuedOfArray(ctx, e.Tenant, d.Project, e.Subject)
-				if err != nil {
-					return changed, err
-				}
-				for _, id := range of {
-					jobs[id] = true
-				}
-			case schema.EventJobDevices:
-				if moved, err := l.db.LiveAttempt(ctx, e.Job); err != nil {
-					return changed, err
-				} else if moved != nil {
-					rebound = append(rebound, allocation(*moved))
-				}
-			case schema.EventJobCheckpoint:
-				var d struct {
-					Attempt int `json:"attempt"`
-				}
-				if err := json.Unmarshal(e.Data, &d); err != nil {
-					return changed, fmt.Errorf("event %d: %w", e.Seq, err)
-				}
-				l.pool.SetCheckpoint(e.Job, d.Attempt, e.At.Time())
-				continue // nothing is decided by it alone
-			case schema.EventJobReleased:
-				jobs[e.Job] = true
-				var d struct {
-					Attempt int `json:"attempt"`
-				}
-				if err := json.Unmarshal(e.Data, &d); err != nil {
-					return changed, fmt.Errorf("event %d: %w", e.Seq, err)
-				}
-				l.pool.Release(e.Job, d.Attempt, e.At.Time())
-			default:
-				return changed, fmt.Errorf("event %d: nothing is done at %s", e.Seq, e.Kind)
-			}
-			changed = true
-		}
-		l.pool.Rebind(rebound)
-		if policy {
-			if err := l.policy(ctx); err != nil {
-				return changed, err
-			}
-		}
-		if err := l.setServers(ctx, keys(servers)); err != nil {
-			return changed, err
-		}
-		if err := l.setJobs(ctx, keys(jobs)); err != nil {
-			return changed, err
-		}
-		l.at = next
-		if policy || len(l.budgets) > 0 && l.db.Now() >= l.spentAt.Add(budgetLook) {
-			if err := l.setBudgets(ctx); err != nil {
-				return changed, err
-			}
-			changed = true
-		}
-		if len(events) < 2000 {
-			return changed, nil
-		}
-	}
-}
 
 func keys(m map[string]bool) []string {
 	out := make([]string, 0, len(m))

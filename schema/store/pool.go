@@ -76,7 +76,8 @@ func (s *Store) QueuedAfter(ctx context.Context, region string, seq int64, limit
 }
 
 func (s *Store) queued(ctx context.Context, also, region string, args ...any) (out []schema.Job, err error) {
-	return out, scanJobs(s.read(ctx), func(j schema.Job) { out = append(out, j) }, "region = ? AND state = ? AND ended_at = 0"+also, append([]any{region, schema.JobQueued}, args...)...)
+	err = scanJobs(s.read(ctx), func(j schema.Job) { out = append(out, j) }, "region = ? AND state = ? AND ended_at = 0"+also, append([]any{region, schema.JobQueued}, args...)...)
+	return out, err
 }
 
 // scanJobs reads of jobs what decides about them. Left out are texts, which may be long: command, environment, names, reason
