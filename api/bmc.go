@@ -136,3 +136,33 @@ func (s *Server) heardBMC(c *gin.Context) {
 		c.Status(http.StatusNoContent)
 	}
 }
+
+// ListFoundBMCs lists those that no server is enrolled with.
+func (s *Server) ListFoundBMCs(c *gin.Context, p contract.ListFoundBMCsParams) {
+	site := ""
+	if p.Site != nil {
+		site = *p.Site
+	}
+	list, err := s.c.Store.BMCsFound(c.Request.Context(), site)
+	s.done(c, http.StatusOK, contract.FoundBMCList{Items: some(list)}, err)
+}
+
+// KeepFoundBMCs keeps what a probe found.
+func (s *Server) KeepFoundBMCs(c *gin.Context) {
+	var in contract.NewFoundBMCs
+	if err := decode(c, &in, false); err != nil {
+		s.fail(c, err)
+		return
+	}
+	found := make([]schema.BMCFound, len(in.Items))
+	for i, f := range in.Items {
+		found[i] = schema.BMCFound{Address: f.Address, Site: in.Site, Protocol: "redfish", Vendor: f.Vendor, Product: f.Product, UUID: f.Uuid, Serial: f.Serial, TLSKey: f.TlsKey, Via: "probe"}
+	}
+	ctx := c.Request.Context()
+	if err := s.c.Store.FoundBMCs(ctx, found); err != nil {
+		s.fail(c, err)
+		return
+	}
+	list, err := s.c.Store.BMCsFound(ctx, in.Site)
+	s.done(c, http.StatusOK, contract.FoundBMCList{Items: some(list)}, err)
+}

@@ -83,4 +83,3 @@ func (c *IPMIClient) end(ctx context.Context, s *ipmi.Client) {
 		c.pool.log.DebugContext(ctx, "ipmi session not closed", "bmc", c.address, "err", err)
 	}
 }
-

@@ -63,6 +63,8 @@ var Table = []Rule{
 	{"GET", "/v1/install-choices", staff},
 	{"PUT", "/v1/install-choices", Operator},
 	{"DELETE", "/v1/install-choices", Operator},
+	{"GET", "/v1/found-bmcs", staff},
+	{"POST", "/v1/found-bmcs", Operator},
 	{"GET", "/v1/servers/:id/bmc", staff},
 	{"GET", "/v1/servers/:id/bmc/acts", Operator},
 	{"POST", "/v1/servers/:id/bmc/acts", Operator},

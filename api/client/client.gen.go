@@ -236,6 +236,29 @@ type ClientInterface interface {
 	// Corresponds with GET /v1/forecast (the `GetForecast` operationId).
 	GetForecast(ctx context.Context, params *GetForecastParams, reqEditors ...RequestEditorFn) (*http.Response, error)
 
+	// ListFoundBMCs BMCs that answered a probe or asked for an address, and that no server is enrolled with
+	//
+	// Corresponds with GET /v1/found-bmcs (the `ListFoundBMCs` operationId).
+	ListFoundBMCs(ctx context.Context, params *ListFoundBMCsParams, reqEditors ...RequestEditorFn) (*http.Response, error)
+
+	// KeepFoundBMCsWithBody Keep what a probe of an address range found
+	//
+	// Addresses that a server is enrolled with are left out. Nothing is enrolled by this.
+	//
+	// Takes any type of body and a specified content type.
+	//
+	// Corresponds with POST /v1/found-bmcs (the `KeepFoundBMCs` operationId).
+	KeepFoundBMCsWithBody(ctx context.Context, contentType string, body io.Reader, reqEditors ...RequestEditorFn) (*http.Response, error)
+
+	// KeepFoundBMCs Keep what a probe of an address range found
+	//
+	// Addresses that a server is enrolled with are left out. Nothing is enrolled by this.
+	//
+	// Takes a body of the `application/json` content type.
+	//
+	// Corresponds with POST /v1/found-bmcs (the `KeepFoundBMCs` operationId).
+	KeepFoundBMCs(ctx context.Context, body KeepFoundBMCsJSONRequestBody, reqEditors ...RequestEditorFn) (*http.Response, error)
+
 	// RemoveInstallChoice Take a choice back; the next wider one holds
 	//
 	// Corresponds with DELETE /v1/install-choices (the `RemoveInstallChoice` operationId).
@@ -1341,6 +1364,59 @@ func (c *Client) ListFaults(ctx context.Context, params *ListFaultsParams, reqEd
 // Corresponds with GET /v1/forecast (the `GetForecast` operationId).
 func (c *Client) GetForecast(ctx context.Context, params *GetForecastParams, reqEditors ...RequestEditorFn) (*http.Response, error) {
 	req, err := NewGetForecastRequest(c.Server, params)
+	if err != nil {
+		return nil, err
+	}
+	req = req.WithContext(ctx)
+	if err := c.applyEditors(ctx, req, reqEditors); err != nil {
+		return nil, err
+	}
+	return c.Client.Do(req)
+}
+
+// ListFoundBMCs BMCs that answered a probe or asked for an address, and that no server is enrolled with
+//
+// Corresponds with GET /v1/found-bmcs (the `ListFoundBMCs` operationId).
+func (c *Client) ListFoundBMCs(ctx context.Context, params *ListFoundBMCsParams, reqEditors ...RequestEditorFn) (*http.Response, error) {
+	req, err := NewListFoundBMCsRequest(c.Server, params)
+	if err != nil {
+		return nil, err
+	}
+	req = req.WithContext(ctx)
+	if err := c.applyEditors(ctx, req, reqEditors); err != nil {
+		return nil, err
+	}
+	return c.Client.Do(req)
+}
+
+// KeepFoundBMCsWithBody Keep what a probe of an address range found
+//
+// Addresses that a server is enrolled with are left out. Nothing is enrolled by this.
+//
+// Takes any type of body and a specified content type.
+//
+// Corresponds with POST /v1/found-bmcs (the `KeepFoundBMCs` operationId).
+func (c *Client) KeepFoundBMCsWithBody(ctx context.Context, contentType string, body io.Reader, reqEditors ...RequestEditorFn) (*http.Response, error) {
+	req, err := NewKeepFoundBMCsRequestWithBody(c.Server, contentType, body)
+	if err != nil {
+		return nil, err
+	}
+	req = req.WithContext(ctx)
+	if err := c.applyEditors(ctx, req, reqEditors); err != nil {
+		return nil, err
+	}
+	return c.Client.Do(req)
+}
+
+// KeepFoundBMCs Keep what a probe of an address range found
+//
+// Addresses that a server is enrolled with are left out. Nothing is enrolled by this.
+//
+// Takes a body of the `application/json` content type.
+//
+// Corresponds with POST /v1/found-bmcs (the `KeepFoundBMCs` operationId).
+func (c *Client) KeepFoundBMCs(ctx context.Context, body KeepFoundBMCsJSONRequestBody, reqEditors ...RequestEditorFn) (*http.Response, error) {
+	req, err := NewKeepFoundBMCsRequest(c.Server, body)
 	if err != nil {
 		return nil, err
 	}
@@ -4476,6 +4552,100 @@ func NewGetForecastRequest(server string, params *GetForecastParams) (*http.Requ
 	if err != nil {
 		return nil, err
 	}
+
+	return req, nil
+}
+
+// NewListFoundBMCsRequest constructs an http.Request for the ListFoundBMCs method
+func NewListFoundBMCsRequest(server string, params *ListFoundBMCsParams) (*http.Request, error) {
+	var err error
+
+	serverURL, err := url.Parse(server)
+	if err != nil {
+		return nil, err
+	}
+
+	operationPath := fmt.Sprintf("/v1/found-bmcs")
+	if operationPath[0] == '/' {
+		operationPath = "." + operationPath
+	}
+
+	queryURL, err := serverURL.Parse(operationPath)
+	if err != nil {
+		return nil, err
+	}
+
+	if params != nil {
+		// queryValues collects non-styled parameters (passthrough, JSON)
+		// that are safe to round-trip through url.Values.Encode().
+		queryValues := queryURL.Query()
+		// rawQueryFragments collects pre-encoded query fragments from
+		// styled parameters, preserving literal commas as delimiters
+		// per the OpenAPI spec (e.g. "color=blue,black,brown").
+		var rawQueryFragments []string
+
+		if params.Site != nil {
+
+			if queryFrag, err := runtime.StyleParamWithOptions("form", true, "site", *params.Site, runtime.StyleParamOptions{ParamLocation: runtime.ParamLocationQuery, Type: "string", Format: ""}); err != nil {
+				return nil, err
+			} else {
+				for _, qp := range strings.Split(queryFrag, "&") {
+					rawQueryFragments = append(rawQueryFragments, qp)
+				}
+			}
+
+		}
+
+		if encoded := queryValues.Encode(); encoded != "" {
+			rawQueryFragments = append(rawQueryFragments, encoded)
+		}
+		queryURL.RawQuery = strings.Join(rawQueryFragments, "&")
+	}
+
+	req, err := http.NewRequest(http.MethodGet, queryURL.String(), nil)
+	if err != nil {
+		return nil, err
+	}
+
+	return req, nil
+}
+
+// NewKeepFoundBMCsRequest calls the generic KeepFoundBMCs builder with application/json body
+func NewKeepFoundBMCsRequest(server string, body KeepFoundBMCsJSONRequestBody) (*http.Request, error) {
+	var bodyReader io.Reader
+	buf, err := json.Marshal(body)
+	if err != nil {
+		return nil, err
+	}
+	bodyReader = bytes.NewReader(buf)
+	return NewKeepFoundBMCsRequestWithBody(server, "application/json", bodyReader)
+}
+
+// NewKeepFoundBMCsRequestWithBody constructs an http.Request for the KeepFoundBMCs method, with any body, and a specified content type
+func NewKeepFoundBMCsRequestWithBody(server string, contentType string, body io.Reader) (*http.Request, error) {
+	var err error
+
+	serverURL, err := url.Parse(server)
+	if err != nil {
+		return nil, err
+	}
+
+	operationPath := fmt.Sprintf("/v1/found-bmcs")
+	if operationPath[0] == '/' {
+		operationPath = "." + operationPath
+	}
+
+	queryURL, err := serverURL.Parse(operationPath)
+	if err != nil {
+		return nil, err
+	}
+
+	req, err := http.NewRequest(http.MethodPost, queryURL.String(), body)
+	if err != nil {
+		return nil, err
+	}
+
+	req.Header.Add("Content-Type", contentType)
 
 	return req, nil
 }
@@ -8530,6 +8700,31 @@ type ClientWithResponsesInterface interface {
 	// Corresponds with GET /v1/forecast (the `GetForecast` operationId).
 	GetForecastWithResponse(ctx context.Context, params *GetForecastParams, reqEditors ...RequestEditorFn) (*GetForecastResponse, error)
 
+	// ListFoundBMCsWithResponse BMCs that answered a probe or asked for an address, and that no server is enrolled with
+	//
+	// Returns a wrapper object for the known response body format(s).
+	//
+	// Corresponds with GET /v1/found-bmcs (the `ListFoundBMCs` operationId).
+	ListFoundBMCsWithResponse(ctx context.Context, params *ListFoundBMCsParams, reqEditors ...RequestEditorFn) (*ListFoundBMCsResponse, error)
+
+	// KeepFoundBMCsWithBodyWithResponse Keep what a probe of an address range found
+	//
+	// Addresses that a server is enrolled with are left out. Nothing is enrolled by this.
+	//
+	// Takes any type of body and a specified content type, and returns a wrapper object for the known response body format(s).
+	//
+	// Corresponds with POST /v1/found-bmcs (the `KeepFoundBMCs` operationId).
+	KeepFoundBMCsWithBodyWithResponse(ctx context.Context, contentType string, body io.Reader, reqEditors ...RequestEditorFn) (*KeepFoundBMCsResponse, error)
+
+	// KeepFoundBMCsWithResponse Keep what a probe of an address range found
+	//
+	// Addresses that a server is enrolled with are left out. Nothing is enrolled by this.
+	//
+	// Takes a body of the `application/json` content type, and returns a wrapper object for the known response body format(s).
+	//
+	// Corresponds with POST /v1/found-bmcs (the `KeepFoundBMCs` operationId).
+	KeepFoundBMCsWithResponse(ctx context.Context, body KeepFoundBMCsJSONRequestBody, reqEditors ...RequestEditorFn) (*KeepFoundBMCsResponse, error)
+
 	// RemoveInstallChoiceWithResponse Take a choice back; the next wider one holds
 	//
 	// Returns a wrapper object for the known response body format(s).
@@ -10317,6 +10512,102 @@ func (r GetForecastResponse) StatusCode() int {
 
 // ContentType is a convenience method to retrieve the Content-Type value from the HTTP response headers
 func (r GetForecastResponse) ContentType() string {
+	if r.HTTPResponse != nil {
+		return r.HTTPResponse.Header.Get("Content-Type")
+	}
+	return ""
+}
+
+type ListFoundBMCsResponse struct {
+	Body         []byte
+	HTTPResponse *http.Response
+	// JSON200 the response for an HTTP 200 `application/json` response
+	JSON200 *FoundBMCList
+	// ApplicationproblemJSONDefault the response for an HTTP default `application/problem+json` response
+	ApplicationproblemJSONDefault *Problem
+}
+
+// GetJSON200 returns the response for an HTTP 200 `application/json` response
+func (r ListFoundBMCsResponse) GetJSON200() *FoundBMCList {
+	return r.JSON200
+}
+
+// GetApplicationproblemJSONDefault returns the response for an HTTP default `application/problem+json` response
+func (r ListFoundBMCsResponse) GetApplicationproblemJSONDefault() *Problem {
+	return r.ApplicationproblemJSONDefault
+}
+
+// GetBody returns the raw response body bytes
+func (r ListFoundBMCsResponse) GetBody() []byte {
+	return r.Body
+}
+
+// Status returns HTTPResponse.Status
+func (r ListFoundBMCsResponse) Status() string {
+	if r.HTTPResponse != nil {
+		return r.HTTPResponse.Status
+	}
+	return http.StatusText(0)
+}
+
+// StatusCode returns HTTPResponse.StatusCode
+func (r ListFoundBMCsResponse) StatusCode() int {
+	if r.HTTPResponse != nil {
+		return r.HTTPResponse.StatusCode
+	}
+	return 0
+}
+
+// ContentType is a convenience method to retrieve the Content-Type value from the HTTP response headers
+func (r ListFoundBMCsResponse) ContentType() string {
+	if r.HTTPResponse != nil {
+		return r.HTTPResponse.Header.Get("Content-Type")
+	}
+	return ""
+}
+
+type KeepFoundBMCsResponse struct {
+	Body         []byte
+	HTTPResponse *http.Response
+	// JSON200 the response for an HTTP 200 `application/json` response
+	JSON200 *FoundBMCList
+	// ApplicationproblemJSONDefault the response for an HTTP default `application/problem+json` response
+	ApplicationproblemJSONDefault *Problem
+}
+
+// GetJSON200 returns the response for an HTTP 200 `application/json` response
+func (r KeepFoundBMCsResponse) GetJSON200() *FoundBMCList {
+	return r.JSON200
+}
+
+// GetApplicationproblemJSONDefault returns the response for an HTTP default `application/problem+json` response
+func (r KeepFoundBMCsResponse) GetApplicationproblemJSONDefault() *Problem {
+	return r.ApplicationproblemJSONDefault
+}
+
+// GetBody returns the raw response body bytes
+func (r KeepFoundBMCsResponse) GetBody() []byte {
+	return r.Body
+}
+
+// Status returns HTTPResponse.Status
+func (r KeepFoundBMCsResponse) Status() string {
+	if r.HTTPResponse != nil {
+		return r.HTTPResponse.Status
+	}
+	return http.StatusText(0)
+}
+
+// StatusCode returns HTTPResponse.StatusCode
+func (r KeepFoundBMCsResponse) StatusCode() int {
+	if r.HTTPResponse != nil {
+		return r.HTTPResponse.StatusCode
+	}
+	return 0
+}
+
+// ContentType is a convenience method to retrieve the Content-Type value from the HTTP response headers
+func (r KeepFoundBMCsResponse) ContentType() string {
 	if r.HTTPResponse != nil {
 		return r.HTTPResponse.Header.Get("Content-Type")
 	}
@@ -14379,6 +14670,49 @@ func (c *ClientWithResponses) GetForecastWithResponse(ctx context.Context, param
 	return ParseGetForecastResponse(rsp)
 }
 
+// ListFoundBMCsWithResponse BMCs that answered a probe or asked for an address, and that no server is enrolled with
+//
+// Returns a wrapper object for the known response body format(s).
+//
+// Corresponds with GET /v1/found-bmcs (the `ListFoundBMCs` operationId).
+func (c *ClientWithResponses) ListFoundBMCsWithResponse(ctx context.Context, params *ListFoundBMCsParams, reqEditors ...RequestEditorFn) (*ListFoundBMCsResponse, error) {
+	rsp, err := c.ListFoundBMCs(ctx, params, reqEditors...)
+	if err != nil {
+		return nil, err
+	}
+	return ParseListFoundBMCsResponse(rsp)
+}
+
+// KeepFoundBMCsWithBodyWithResponse Keep what a probe of an address range found
+//
+// Addresses that a server is enrolled with are left out. Nothing is enrolled by this.
+//
+// Takes any type of body and a specified content type, and returns a wrapper object for the known response body format(s).
+//
+// Corresponds with POST /v1/found-bmcs (the `KeepFoundBMCs` operationId).
+func (c *ClientWithResponses) KeepFoundBMCsWithBodyWithResponse(ctx context.Context, contentType string, body io.Reader, reqEditors ...RequestEditorFn) (*KeepFoundBMCsResponse, error) {
+	rsp, err := c.KeepFoundBMCsWithBody(ctx, contentType, body, reqEditors...)
+	if err != nil {
+		return nil, err
+	}
+	return ParseKeepFoundBMCsResponse(rsp)
+}
+
+// KeepFoundBMCsWithResponse Keep what a probe of an address range found
+//
+// Addresses that a server is enrolled with are left out. Nothing is enrolled by this.
+//
+// Takes a body of the `application/json` content type, and returns a wrapper object for the known response body format(s).
+//
+// Corresponds with POST /v1/found-bmcs (the `KeepFoundBMCs` operationId).
+func (c *ClientWithResponses) KeepFoundBMCsWithResponse(ctx context.Context, body KeepFoundBMCsJSONRequestBody, reqEditors ...RequestEditorFn) (*KeepFoundBMCsResponse, error) {
+	rsp, err := c.KeepFoundBMCs(ctx, body, reqEditors...)
+	if err != nil {
+		return nil, err
+	}
+	return ParseKeepFoundBMCsResponse(rsp)
+}
+
 // RemoveInstallChoiceWithResponse Take a choice back; the next wider one holds
 //
 // Returns a wrapper object for the known response body format(s).
@@ -16505,6 +16839,72 @@ func ParseGetForecastResponse(rsp *http.Response) (*GetForecastResponse, error) 
 	switch {
 	case strings.Contains(rsp.Header.Get("Content-Type"), "json") && rsp.StatusCode == 200:
 		var dest ForecastList
+		if err := json.Unmarshal(bodyBytes, &dest); err != nil {
+			return nil, err
+		}
+		response.JSON200 = &dest
+
+	case strings.Contains(rsp.Header.Get("Content-Type"), "json") && true:
+		var dest Problem
+		if err := json.Unmarshal(bodyBytes, &dest); err != nil {
+			return nil, err
+		}
+		response.ApplicationproblemJSONDefault = &dest
+
+	}
+
+	return response, nil
+}
+
+// ParseListFoundBMCsResponse parses an HTTP response from a ListFoundBMCsWithResponse call
+func ParseListFoundBMCsResponse(rsp *http.Response) (*ListFoundBMCsResponse, error) {
+	bodyBytes, err := io.ReadAll(rsp.Body)
+	defer func() { _ = rsp.Body.Close() }()
+	if err != nil {
+		return nil, err
+	}
+
+	response := &ListFoundBMCsResponse{
+		Body:         bodyBytes,
+		HTTPResponse: rsp,
+	}
+
+	switch {
+	case strings.Contains(rsp.Header.Get("Content-Type"), "json") && rsp.StatusCode == 200:
+		var dest FoundBMCList
+		if err := json.Unmarshal(bodyBytes, &dest); err != nil {
+			return nil, err
+		}
+		response.JSON200 = &dest
+
+	case strings.Contains(rsp.Header.Get("Content-Type"), "json") && true:
+		var dest Problem
+		if err := json.Unmarshal(bodyBytes, &dest); err != nil {
+			return nil, err
+		}
+		response.ApplicationproblemJSONDefault = &dest
+
+	}
+
+	return response, nil
+}
+
+// ParseKeepFoundBMCsResponse parses an HTTP response from a KeepFoundBMCsWithResponse call
+func ParseKeepFoundBMCsResponse(rsp *http.Response) (*KeepFoundBMCsResponse, error) {
+	bodyBytes, err := io.ReadAll(rsp.Body)
+	defer func() { _ = rsp.Body.Close() }()
+	if err != nil {
+		return nil, err
+	}
+
+	response := &KeepFoundBMCsResponse{
+		Body:         bodyBytes,
+		HTTPResponse: rsp,
+	}
+
+	switch {
+	case strings.Contains(rsp.Header.Get("Content-Type"), "json") && rsp.StatusCode == 200:
+		var dest FoundBMCList
 		if err := json.Unmarshal(bodyBytes, &dest); err != nil {
 			return nil, err
 		}

@@ -430,6 +430,14 @@ type ForecastList struct {
 	Items []Trend `json:"items"`
 }
 
+// FoundBMC defines model for FoundBMC.
+type FoundBMC = schema.BMCFound
+
+// FoundBMCList defines model for FoundBMCList.
+type FoundBMCList struct {
+	Items []FoundBMC `json:"items"`
+}
+
 // Health defines model for Health.
 type Health = schema.Health
 
@@ -738,6 +746,25 @@ type NewCordon struct {
 	// Accelerator Id, serial or slot; absent = the whole server
 	Accelerator string `json:"accelerator,omitempty"`
 	Reason      string `json:"reason"`
+}
+
+// NewFoundBMC defines model for NewFoundBMC.
+type NewFoundBMC struct {
+	// Address https://host[:port]
+	Address string `json:"address"`
+	Product string `json:"product,omitempty"`
+	Serial  string `json:"serial,omitempty"`
+
+	// TlsKey SHA-256 of its public key, hex
+	TlsKey string `json:"tls_key,omitempty"`
+	Uuid   string `json:"uuid,omitempty"`
+	Vendor string `json:"vendor,omitempty"`
+}
+
+// NewFoundBMCs defines model for NewFoundBMCs.
+type NewFoundBMCs struct {
+	Items []NewFoundBMC `json:"items"`
+	Site  string        `json:"site"`
 }
 
 // NewInstallChoice defines model for NewInstallChoice.
@@ -1558,6 +1585,11 @@ type GetForecastParams struct {
 	Days *int `form:"days,omitempty" json:"days,omitempty"`
 }
 
+// ListFoundBMCsParams defines parameters for ListFoundBMCs.
+type ListFoundBMCsParams struct {
+	Site *string `form:"site,omitempty" json:"site,omitempty"`
+}
+
 // RemoveInstallChoiceParams defines parameters for RemoveInstallChoice.
 type RemoveInstallChoiceParams struct {
 	Scope InstallScope `form:"scope" json:"scope"`
@@ -1789,6 +1821,9 @@ type SetBudgetJSONRequestBody = NewBudget
 
 // SetChargingJSONRequestBody defines body for SetCharging for application/json ContentType.
 type SetChargingJSONRequestBody = Charging
+
+// KeepFoundBMCsJSONRequestBody defines body for KeepFoundBMCs for application/json ContentType.
+type KeepFoundBMCsJSONRequestBody = NewFoundBMCs
 
 // SetInstallChoiceJSONRequestBody defines body for SetInstallChoice for application/json ContentType.
 type SetInstallChoiceJSONRequestBody = NewInstallChoice

@@ -73,6 +73,12 @@ type ServerInterface interface {
 	// GetForecast When the demand of each model exceeds its capacity, by the trend of the last days
 	// (GET /v1/forecast)
 	GetForecast(c *gin.Context, params GetForecastParams)
+	// ListFoundBMCs BMCs that answered a probe or asked for an address, and that no server is enrolled with
+	// (GET /v1/found-bmcs)
+	ListFoundBMCs(c *gin.Context, params ListFoundBMCsParams)
+	// KeepFoundBMCs Keep what a probe of an address range found
+	// (POST /v1/found-bmcs)
+	KeepFoundBMCs(c *gin.Context)
 	// RemoveInstallChoice Take a choice back; the next wider one holds
 	// (DELETE /v1/install-choices)
 	RemoveInstallChoice(c *gin.Context, params RemoveInstallChoiceParams)
@@ -1072,6 +1078,46 @@ func (siw *ServerInterfaceWrapper) GetForecast(c *gin.Context) {
 	}
 
 	siw.Handler.GetForecast(c, params)
+}
+
+// ListFoundBMCs operation middleware
+func (siw *ServerInterfaceWrapper) ListFoundBMCs(c *gin.Context) {
+
+	var err error
+	_ = err
+
+	// Parameter object where we will unmarshal all parameters from the context
+	var params ListFoundBMCsParams
+
+	// ------------- Optional query parameter "site" -------------
+
+	err = runtime.BindQueryParameterWithOptions("form", true, false, "site", c.Request.URL.Query(), &params.Site, runtime.BindQueryParameterOptions{Type: "string", Format: ""})
+	if err != nil {
+		siw.ErrorHandler(c, fmt.Errorf("Invalid format for parameter site: %w", err), http.StatusBadRequest)
+		return
+	}
+
+	for _, middleware := range siw.HandlerMiddlewares {
+		middleware(c)
+		if c.IsAborted() {
+			return
+		}
+	}
+
+	siw.Handler.ListFoundBMCs(c, params)
+}
+
+// KeepFoundBMCs operation middleware
+func (siw *ServerInterfaceWrapper) KeepFoundBMCs(c *gin.Context) {
+
+	for _, middleware := range siw.HandlerMiddlewares {
+		middleware(c)
+		if c.IsAborted() {
+			return
+		}
+	}
+
+	siw.Handler.KeepFoundBMCs(c)
 }
 
 // RemoveInstallChoice operation middleware
@@ -3292,6 +3338,8 @@ func RegisterHandlersWithOptions(router gin.IRouter, si ServerInterface, options
 	router.POST(options.BaseURL+"/v1/servers/:id/actions/burn-in", wrapper.BurnInServer)
 	router.POST(options.BaseURL+"/v1/servers/:id/actions/protect", wrapper.ProtectServer)
 	router.POST(options.BaseURL+"/v1/servers/:id/actions/unprotect", wrapper.UnprotectServer)
+	router.GET(options.BaseURL+"/v1/found-bmcs", wrapper.ListFoundBMCs)
+	router.POST(options.BaseURL+"/v1/found-bmcs", wrapper.KeepFoundBMCs)
 	router.GET(options.BaseURL+"/v1/servers/:id/bmc", wrapper.GetBMC)
 	router.GET(options.BaseURL+"/v1/servers/:id/bmc/acts", wrapper.ListBMCActs)
 	router.POST(options.BaseURL+"/v1/servers/:id/bmc/acts", wrapper.AskBMC)

@@ -84,7 +84,7 @@ func (s *Server) answer(ctx context.Context, p *Packet, a Arrival) (Reply, bool)
 func (s *Server) stranger(p *Packet, a Arrival) {
 	s.Metrics.strangers.Add(1)
 	if s.cfg.Unknown == Record && p.Type == dhcpv4.MessageTypeDiscover {
-		s.record(schema.BootEvidence{Kind: boot.KindUnknown, MAC: p.MAC, IP: text(p.GIAddr), What: p.Client.describe(), Result: "not in the inventory: not answered"})
+		s.record(schema.BootEvidence{Kind: boot.KindUnknown, MAC: p.MAC, IP: text(p.GIAddr), What: p.Client.stranger(), Result: "not in the inventory: not answered"})
 	}
 }
 

@@ -1,6 +1,7 @@
 package dhcp
 
 import (
+	"fmt"
 	"net/netip"
 	"sync"
 	"time"
@@ -39,6 +40,14 @@ func (cl Client) describe() string {
 		return "operating system"
 	}
 	return string(cl.Firmware) + ", " + cl.Arch.String()
+}
+
+// stranger is describe with the class that an unknown machine gives itself where it doesn't boot: it tells a BMC from others.
+func (cl Client) stranger() string {
+	if cl.Firmware != OS || cl.Class == "" {
+		return cl.describe()
+	}
+	return fmt.Sprintf("%s, class %q", cl.describe(), cl.Class)
 }
 
 func text(a netip.Addr) string {

@@ -131,7 +131,13 @@ func (s *Store) Record(ctx context.Context, at []time.Time, evidence []schema.Bo
 	if len(evidence) == 0 {
 		return nil
 	}
-	return s.db.RecordBoots(ctx, at, evidence)
+	if err := s.db.RecordBoots(ctx, at, evidence); err != nil {
+		return err
+	}
+	if found := bmcsAmong(evidence); found != nil {
+		return s.db.FoundBMCs(ctx, found)
+	}
+	return nil
 }
 
 // Leases is lease.Store in the record.

@@ -2,8 +2,10 @@ package cli
 
 import (
 	"bufio"
+	"cmp"
 	"context"
 	"errors"
+	"io"
 	"log/slog"
 	"net/netip"
 	"os"
@@ -11,9 +13,13 @@ import (
 	"sync"
 	"time"
 
+	"github.com/goccy/go-yaml"
 	"github.com/spf13/cobra"
 
 	"gpupool/activities/bmc"
+	"gpupool/api/call"
+	"gpupool/api/contract"
+	"gpupool/api/words"
 	"gpupool/schema"
 )
 
@@ -28,7 +34,7 @@ type found struct {
 }
 
 func (a *app) bmcDiscover() *cobra.Command {
-	var allow, user, file string
+	var allow, user, file, site string
 	var port, logins int
 	var plain bool
 	cmd := &cobra.Command{
@@ -38,8 +44,11 @@ nothing is logged in to: what is shown is what a BMC tells everyone.
 
 With --allow FILE, the serials of the machines that you ordered, one a line, those that answer are logged in to, each with the one
 password given, once, and are marked where their serial is on the list. Only these are yours to enrol. The password comes from
---password-file, from GPUPOOL_BMC_PASSWORD, or is asked for.`,
+--password-file, from GPUPOOL_BMC_PASSWORD, or is asked for.
+
+With --site what was found is kept with the pool, for ` + "`gpupool bmc found`" + `. Nothing is enrolled by this.`,
 		Example: `  gpupool bmc discover 10.20.0.0/24
+  gpupool bmc discover 10.20.0.0/24 --site hall-1
   gpupool bmc discover 10.20.0.0/24 --allow serials.txt --user root --password-file factory.txt`,
 		RunE: func(cmd *cobra.Command, args []string) error {
 			prefix, err := netip.ParsePrefix(args[0])
@@ -73,6 +82,11 @@ password given, once, and are marked where their serial is on the list. Only the
 			if allow != "" {
 				recognise(cmd.Context(), out, serials, user, password, logins)
 			}
+			if site != "" {
+				if err := a.keepFound(cmd, site, out); err != nil {
+					return err
+				}
+			}
 			return a.showFound(cmd, out, allow != "")
 		},
 	}
@@ -82,6 +96,7 @@ password given, once, and are marked where their serial is on the list. Only the
 	f.StringVar(&allow, "allow", "", "file with the serials of your machines, one a line")
 	f.StringVar(&user, "user", "", "account to read serials with")
 	f.StringVar(&file, "password-file", "", "file whose first line is its password")
+	f.StringVar(&site, "site", "", "keep what was found with the pool, as of this site")
 	f.IntVar(&logins, "at-once", 16, "how many are logged in to at once")
 	return cmd
 }
@@ -150,4 +165,90 @@ func (a *app) showFound(cmd *cobra.Command, list []found, named bool) error {
 	}
 	t.write(cmd.OutOrStdout(), "Nothing there speaks Redfish.")
 	return nil
+}
+
+// keepFound tells the pool. With an allow-list only what is on it is told.
+func (a *app) keepFound(cmd *cobra.Command, site string, list []found) error {
+	c, err := a.connect()
+	if err != nil {
+		return err
+	}
+	in := contract.NewFoundBMCs{Site: site, Items: []contract.NewFoundBMC{}}
+	for _, f := range list {
+		if f.Serial == "" || f.Listed {
+			in.Items = append(in.Items, contract.NewFoundBMC{Address: f.Address, Vendor: f.Vendor, Product: cmp.Or(f.Model, f.Product), Uuid: f.UUID, Serial: f.Serial, TlsKey: f.TLSPin})
+		}
+	}
+	_, err = call.Do[contract.FoundBMCList](c.KeepFoundBMCs(cmd.Context(), in))
+	return err
+}
+
+func (a *app) bmcFound() *cobra.Command {
+	var site string
+	var enrollment bool
+	cmd := &cobra.Command{
+		Use: "found", Short: "List BMCs that were found and that no server is enrolled with", Args: cobra.NoArgs,
+		Long: `List BMCs that answered ` + "`gpupool bmc discover --site`" + ` or that asked the pool's DHCP for an address (pxe.discover_unknown), and that
+no server is enrolled with. An address that begins with mac: is one that has been given none yet.
+
+With --enrollment those with an address are printed as servers to enrol: fill in what a BMC does not tell, and give the file to
+` + "`gpupool server enroll -f FILE`" + `.`,
+		Example: "  gpupool bmc found --site hall-1\n  gpupool bmc found --site hall-1 --enrollment > servers.yaml",
+		RunE: func(cmd *cobra.Command, _ []string) error {
+			c, err := a.connect()
+			if err != nil {
+				return err
+			}
+			list, err := call.Do[contract.FoundBMCList](c.ListFoundBMCs(cmd.Context(), &contract.ListFoundBMCsParams{Site: opt(site)}))
+			if err != nil {
+				return err
+			}
+			switch {
+			case a.json():
+				return printJSON(cmd.OutOrStdout(), list)
+			case enrollment:
+				return printEnrollment(cmd.OutOrStdout(), list.Items)
+			}
+			now := nowInstant()
+			t := newTable("ADDRESS", "SITE", "VENDOR", "PRODUCT", "SERIAL", "VIA", "SEEN")
+			for _, f := range list.Items {
+				t.row(f.Address, f.Site, f.Vendor, f.Product, f.Serial, f.Via, words.Ago(f.LastSeen, now))
+			}
+			t.write(cmd.OutOrStdout(), "None was found that is not enrolled.")
+			return nil
+		},
+	}
+	cmd.Flags().StringVar(&site, "site", "", "only of this site")
+	cmd.Flags().BoolVar(&enrollment, "enrollment", false, "print them as servers to enrol")
+	return cmd
+}
+
+// printEnrollment prints what is known of each, and the rest to be filled in: an empty field is refused by its name.
+func printEnrollment(w io.Writer, list []schema.BMCFound) error {
+	var out []any
+	for _, f := range list {
+		if strings.HasPrefix(f.Address, "mac:") {
+			continue
+		}
+		out = append(out, struct {
+			Name         string   `yaml:"name"`
+			Region       string   `yaml:"region"`
+			Site         string   `yaml:"site"`
+			Rack         string   `yaml:"rack"`
+			Serial       string   `yaml:"serial"`
+			MACs         []string `yaml:"macs"`
+			Address      string   `yaml:"bmc_address"`
+			Username     string   `yaml:"bmc_username"`
+			Password     string   `yaml:"bmc_password"`
+			Model        string   `yaml:"model"`
+			Accelerators int      `yaml:"accelerators"`
+			CPUs         int      `yaml:"cpus"`
+			Memory       int64    `yaml:"memory_bytes"`
+		}{Site: f.Site, Serial: f.Serial, MACs: []string{}, Address: f.Address})
+	}
+	b, err := yaml.Marshal(map[string]any{"servers": append([]any{}, out...)})
+	if err == nil {
+		_, err = w.Write(b)
+	}
+	return err
 }
