@@ -83,7 +83,7 @@ With --site what was found is kept with the pool, for ` + "`gpupool bmc found`" 
 				recognise(cmd.Context(), out, serials, user, password, logins)
 			}
 			if site != "" {
-				if err := a.keepFound(cmd, site, out); err != nil {
+				if err := a.keepFound(cmd, site, out, allow != ""); err != nil {
 					return err
 				}
 			}
@@ -168,14 +168,14 @@ func (a *app) showFound(cmd *cobra.Command, list []found, named bool) error {
 }
 
 // keepFound tells the pool. With an allow-list only what is on it is told.
-func (a *app) keepFound(cmd *cobra.Command, site string, list []found) error {
+func (a *app) keepFound(cmd *cobra.Command, site string, list []found, allowed bool) error {
 	c, err := a.connect()
 	if err != nil {
 		return err
 	}
 	in := contract.NewFoundBMCs{Site: site, Items: []contract.NewFoundBMC{}}
 	for _, f := range list {
-		if f.Serial == "" || f.Listed {
+		if !allowed || f.Listed {
 			in.Items = append(in.Items, contract.NewFoundBMC{Address: f.Address, Vendor: f.Vendor, Product: cmp.Or(f.Model, f.Product), Uuid: f.UUID, Serial: f.Serial, TlsKey: f.TLSPin})
 		}
 	}

@@ -3,6 +3,7 @@ package cli
 import (
 	"context"
 	"fmt"
+	"net/url"
 	"os"
 	"os/signal"
 	"strconv"
@@ -14,6 +15,7 @@ import (
 	"go.uber.org/goleak"
 
 	"gpupool/api/testpool"
+	"gpupool/deploy/lab/bmc"
 	"gpupool/schema"
 	"gpupool/schema/store"
 )
@@ -50,6 +52,7 @@ func TestMain(m *testing.M) {
 //	first VAR                        keeps the first line of the last output
 //	as NAME ROLE [TENANT [PROJECT]]  goes on with a new token of that role; "as operator" goes back
 //	boots SERVER                     records a DHCPACK to it, and a stranger's guess at a token
+//	machine VAR SERIAL               starts a lab BMC with this serial; VAR is its port
 //	break SERVER SLOT                fails an accelerator, which opens a repair; $REPAIR is its id
 func TestScripts(t *testing.T) {
 	testscript.Run(t, testscript.Params{
@@ -109,6 +112,16 @@ func TestScripts(t *testing.T) {
 					{Kind: "dhcp-ack", MAC: v.MACs, IP: "10.1.0.57", Server: v.ID, Attempt: 2, What: "snponly.efi", Result: "ok"},
 					{Kind: "token-refused", IP: "10.1.0.9", What: "user-data", Result: "the token is unknown, expired or revoked"},
 				}))
+			},
+			"machine": func(ts *testscript.TestScript, _ bool, args []string) {
+				p, err := bmc.ByName(bmc.Dell)
+				ts.Check(err)
+				s := bmc.New(p, bmc.Hooks{}, bmc.WithIdentity(bmc.Identity{Serial: args[1]}))
+				ts.Check(s.Start())
+				ts.Defer(func() { ts.Check(s.Close()) })
+				u, err := url.Parse(s.URL())
+				ts.Check(err)
+				ts.Setenv(args[0], u.Port())
 			},
 			"break": func(ts *testscript.TestScript, _ bool, args []string) {
 				p := ts.Value("pool").(*testpool.Pool)
