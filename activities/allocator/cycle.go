@@ -15,7 +15,7 @@ import (
 func (l *live) cycle(ctx context.Context) (next time.Time, more bool, err error) {
 	r := l.pool.Cycle(l.db.Now().Time())
 	l.number = r.Cycle
-	c := store.Cycle{Number: r.Cycle, Mixed: l.mixed, Reasons: make(map[string]schema.ReasonDoc, len(r.Reasons))}
+	c := store.Cycle{Number: r.Cycle, Mixed: l.mixed, Limits: l.limits, Reasons: make(map[string]schema.ReasonDoc, len(r.Reasons))}
 	for _, s := range r.Starts {
 		c.Starts = append(c.Starts, store.Start{Job: s.Job, Attempt: s.Attempt, Places: places(s.Places)})
 	}
@@ -41,6 +41,13 @@ func (l *live) cycle(ctx context.Context) (next time.Time, more bool, err error)
 	}
 	for _, no := range refused {
 		l.pool.Revert(no.Job, no.Attempt)
+	}
+	no := make(map[string]bool, len(refused))
+	for _, r := range refused {
+		no[r.Job] = true
+	}
+	if err := l.moved(ctx, r.Starts, no); err != nil {
+		return next, false, err
 	}
 	if len(refused) > 0 {
 		if err := l.reread(ctx, r.Starts, refused); err != nil {

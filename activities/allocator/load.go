@@ -27,6 +27,9 @@ type live struct {
 	stops   map[string]bool  // likewise, by id
 	specs   map[string]bool  // likewise, by name
 	spentAt schema.Instant   // when the budgets were read
+	bounded map[string]bool  // tenants with a quota or a limit of running jobs
+	spends  map[string]bool  // tenants with a budget
+	limits  map[string]int64 // tenants with a limit of any kind, and the version of it that pool has
 	servers int
 	queued  int
 }
@@ -48,6 +51,9 @@ func load(ctx context.Context, db *store.Store, region, holder string, policy en
 		return nil, err
 	}
 	if err := l.setBudgets(ctx); err != nil {
+		return nil, err
+	}
+	if _, err := l.elsewhere(ctx, keys(l.limited())); err != nil {
 		return nil, err
 	}
 	ids, err := db.RegionServers(ctx, region)
@@ -119,15 +125,23 @@ func (l *live) policy(ctx context.Context) error {
 		}
 	}
 	l.specs = offered
+	l.bounded = map[string]bool{}
 	for _, t := range p.Tenants {
 		l.pool.SetAccount(account(t.Name, "", t.Account))
+		if t.MaxRunningJobs > 0 {
+			l.bounded[t.Name] = true
+		}
 	}
 	for _, pr := range p.Projects {
 		l.pool.SetAccount(account(pr.Tenant, pr.Name, pr.Account))
+		if pr.MaxRunningJobs > 0 {
+			l.bounded[pr.Tenant] = true
+		}
 	}
 	have := make(map[quotaOf]bool, len(p.Quotas))
 	for _, q := range p.Quotas {
 		have[quotaOf{q.Tenant, q.Project, q.Model}] = true
+		l.bounded[q.Tenant] = true
 		l.pool.SetQuota(engine.Quota{Tenant: q.Tenant, Project: q.Project, Model: q.Model, Guaranteed: int64(q.Guaranteed), Limit: int64(q.Limit)})
 	}
 	for q := range l.quotas {
@@ -182,14 +196,14 @@ func (l *live) setBudgets(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
-	l.spentAt = l.db.Now()
+	l.spentAt, l.spends = l.db.Now(), map[string]bool{}
 	have := make(map[string]bool, len(states))
 	for _, b := range states {
 		zone, err := usage.Zone(b.Zone)
 		if err != nil {
 			return err
 		}
-		have[b.ID] = true
+		have[b.ID], l.spends[b.Tenant] = true, true
 		l.pool.SetBudget(engine.Budget{ID: b.ID, Tenant: b.Tenant, Project: b.Project, Model: b.Model, Amount: acceleratorTime(b.Amount), Spent: acceleratorTime(b.Spent + b.Committed), At: l.spentAt.Time(), Zone: zone})
 	}
 	for id := range l.budgets {

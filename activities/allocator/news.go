@@ -15,6 +15,7 @@ import (
 // news is what a part of the event log says must be read again.
 type news struct {
 	servers, jobs map[string]bool
+	abroad        map[string]bool // tenants whose jobs have started or ended in another region
 	policy        bool
 	rebound       []engine.Allocation // what runs, on other accelerators than before
 }
@@ -65,6 +66,9 @@ func (l *live) hearState(_ context.Context, n *news, e schema.Event) (bool, erro
 	}
 	if err := json.Unmarshal(e.Data, &d); err != nil {
 		return false, err
+	}
+	if d.To == schema.JobStarting && !l.pool.Holds(e.Job) {
+		n.abroad[e.Tenant] = true
 	}
 	if d.To.Ended() {
 		l.pool.Ended(e.Job, string(d.To))
@@ -121,6 +125,9 @@ func (l *live) hearReleased(_ context.Context, n *news, e schema.Event) (bool, e
 	if err != nil {
 		return false, err
 	}
+	if !l.pool.Holds(e.Job) {
+		n.abroad[e.Tenant] = true
+	}
 	l.pool.Release(e.Job, attempt, e.At.Time())
 	n.jobs[e.Job] = true
 	return true, nil
@@ -144,7 +151,7 @@ func (l *live) catchUp(ctx context.Context) (changed bool, err error) {
 		if err != nil {
 			return changed, err
 		}
-		n := news{servers: map[string]bool{}, jobs: map[string]bool{}}
+		n := news{servers: map[string]bool{}, jobs: map[string]bool{}, abroad: map[string]bool{}}
 		for _, e := range events {
 			is, err := heard[e.Kind](l, ctx, &n, e)
 			if err != nil {
@@ -171,6 +178,18 @@ func (l *live) catchUp(ctx context.Context) (changed bool, err error) {
 			}
 			changed = true
 		}
+		if n.policy {
+			for t := range l.limited() {
+				if _, known := l.limits[t]; !known {
+					n.abroad[t] = true
+				}
+			}
+		}
+		read, err := l.elsewhere(ctx, keys(n.abroad))
+		if err != nil {
+			return changed, err
+		}
+		changed = changed || read
 		if len(events) < eventsRead {
 			return changed, nil
 		}

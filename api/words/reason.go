@@ -213,7 +213,7 @@ var headlines = map[schema.ReasonCode]string{
 	schema.ReasonJobLimit:         "as many jobs run as are allowed[ for the {level}][: {running} of {limit}]",
 	schema.ReasonQuota:            "over the limit[ of the {level}][: {used} in use][ and {reserved} reserved][, {asked} asked][, limit {limit}][ (over by {over_by})]",
 	schema.ReasonGuaranteeOnly:    "only guaranteed capacity may be used[: guaranteed {guaranteed}][, {nonpreemptible_used} of it in use][, {asked} asked]",
-	schema.ReasonBudget:           "the budget does not cover it[: {remaining} of {amount} accelerator-hours left][, {asked} asked][; it resets {@resets_at}]",
+	schema.ReasonBudget:           "the budget does not cover it[: {remaining} of {amount} accelerator-hours left][, overdrawn by {overdrawn}][, {asked} asked][; it resets {@resets_at}]",
 	schema.ReasonWindow:           "its time limit reaches into a planned window[ that starts {@starts}][: your limit is {your_limit}][, at most {max_limit_that_starts_now} would start now]",
 	schema.ReasonBehind:           "others are ahead in the queue[: {ahead_jobs} jobs][, asking for {ahead_gpus} accelerators][, next to start is {head_job}]",
 	schema.ReasonUnhealthy:        "it would fit if unhealthy hardware were back[; out of the pool: {servers_by_cause}]",

@@ -49,6 +49,7 @@ type Cycle struct {
 	Victims []Victim
 	Expired []Expiry
 	Reasons map[string]schema.ReasonDoc // job -> why it waits; only those that changed
+	Limits  map[string]int64            // limited tenant -> the version of its limits that the cycle rests on; see Elsewhere
 	Mixed   bool                        // jobs of several tenants may meet on a server that does not keep them apart
 }
 
@@ -81,8 +82,15 @@ func (s *Store) CommitCycle(ctx context.Context, region string, epoch int64, c C
 			if err := tx.metered(); err != nil {
 				return err
 			}
+			behind, err := tx.takeLimits(c.Starts, &world, c.Limits)
+			if err != nil {
+				return err
+			}
 			for _, st := range c.Starts {
-				why, err := tx.start(epoch, st, &world)
+				why := behind[world.jobs[st.Job].Tenant]
+				if why == "" {
+					why, err = tx.start(epoch, st, &world)
+				}
 				if err != nil {
 					return err
 				}

@@ -17,6 +17,7 @@ type account struct {
 	maxRunning  int
 	maxPriority int
 	running     int
+	runElse     int               // in other regions, beside running
 	quotas      map[string]*quota // by model; "" = all
 	held        map[string]*held
 	groups      []*group // its lines in the queue, one a priority
@@ -43,6 +44,8 @@ type held struct {
 	nonPreemptible int64 // of which can't be taken back
 	claimed        int64 // by jobs that wait for victims to end
 	claimedFixed   int64 // of which for non-preemptible jobs
+	elsewhere      int64 // in other regions, beside used
+	elseFixed      int64 // of which can't be taken back
 	past           decayed
 }
 
@@ -210,6 +213,41 @@ func (s *State) claim(j *job, model string, sign int64) {
 			h.claimed += amount
 			if !j.Preemptible {
 				h.claimedFixed += amount
+			}
+		}
+	}
+}
+
+// Elsewhere is what live jobs of a tenant's project hold of a model in other regions: limits hold over all of them.
+type Elsewhere struct {
+	Project      string
+	Model        string
+	Preemptible  bool
+	Accelerators int64
+	Jobs         int
+}
+
+// SetElsewhere tells all that a tenant holds in other regions, in the place of what was told before.
+func (s *State) SetElsewhere(tenant string, in []Elsewhere) {
+	s.dirty = true
+	for key, a := range s.accounts {
+		if key.tenant != tenant {
+			continue
+		}
+		a.runElse = 0
+		for _, h := range a.held {
+			h.elsewhere, h.elseFixed = 0, 0
+		}
+	}
+	for _, e := range in {
+		for _, a := range s.chain(tenant, e.Project) {
+			a.runElse += e.Jobs
+			for _, m := range modelKeys(e.Model) {
+				h := a.of(m)
+				h.elsewhere += scaled(e.Accelerators)
+				if !e.Preemptible {
+					h.elseFixed += scaled(e.Accelerators)
+				}
 			}
 		}
 	}

@@ -398,6 +398,13 @@ func (s *State) budgetDetail(j *job, v *verdict) (Detail, []Blocker, string) {
 		"asked": s.commitment(j).Hours(), "remaining": remaining.Hours(), "unit": "accelerator-hours",
 		"resets_at": at(b.reset).In(b.Zone), "time_zone": b.Zone.String(),
 	}
+	if remaining <= 0 {
+		if remaining < 0 {
+			d["overdrawn"] = (-remaining).Hours()
+		}
+		return d, []Blocker{{Kind: "budget", ID: b.ID}},
+			fmt.Sprintf("running jobs settle for less, the budget is raised by %.2f accelerator-hours, or it resets at %s", (s.commitment(j) - remaining).Hours(), at(b.reset).In(b.Zone).Format(time.RFC3339))
+	}
 	return d, []Blocker{{Kind: "budget", ID: b.ID}},
 		fmt.Sprintf("the job asks for at most %.2f accelerator-hours (limit x accelerators), running jobs settle for less, or the budget resets at %s",
 			max(remaining, 0).Hours(), at(b.reset).In(b.Zone).Format(time.RFC3339))

@@ -109,8 +109,8 @@ func (s *State) quotaMost(sh *shape, model string) int64 {
 
 func (s *State) jobLimit(sh *shape) verdict {
 	for _, a := range sh.group.account.chain {
-		if a.maxRunning > 0 && a.running >= a.maxRunning {
-			return verdict{code: JobLimit, account: a, used: int64(a.running), limit: int64(a.maxRunning)}
+		if running := a.running + a.runElse; a.maxRunning > 0 && running >= a.maxRunning {
+			return verdict{code: JobLimit, account: a, used: int64(running), limit: int64(a.maxRunning)}
 		}
 	}
 	if sh.arr != nil {
@@ -132,9 +132,9 @@ func (s *State) quotaGate(sh *shape, model string) verdict {
 			if q == nil || q.limit == NoLimit {
 				continue
 			}
-			if h := a.of(m); h.used+h.claimed+asked > q.limit {
+			if h := a.of(m); h.used+h.elsewhere+h.claimed+asked > q.limit {
 				return verdict{
-					code: QuotaReached, account: a, model: m, used: h.used, reserved: h.claimed, limit: q.limit,
+					code: QuotaReached, account: a, model: m, used: h.used + h.elsewhere, reserved: h.claimed, limit: q.limit,
 				}
 			}
 		}
@@ -154,10 +154,10 @@ func (s *State) guaranteeGate(sh *shape, model string) verdict {
 				continue // the tenant does not divide its guarantee among projects: its own counts
 			}
 			h := a.of(m)
-			if h.nonPreemptible+h.claimedFixed+asked > a.guarantee(m) {
+			if h.nonPreemptible+h.elseFixed+h.claimedFixed+asked > a.guarantee(m) {
 				return verdict{
 					code: GuaranteeOnly, account: a, model: m,
-					used: h.nonPreemptible, reserved: h.claimedFixed, limit: a.guarantee(m),
+					used: h.nonPreemptible + h.elseFixed, reserved: h.claimedFixed, limit: a.guarantee(m),
 				}
 			}
 		}

@@ -100,7 +100,7 @@ func (s *State) mayReclaim(sh *shape, model string) (tenant, project bool) {
 	}
 	for _, a := range sh.group.account.chain {
 		h := a.of(model)
-		inside := a.guarantee(model) > 0 && h.used+h.claimed+asked <= a.guarantee(model)
+		inside := a.guarantee(model) > 0 && h.used+h.elsewhere+h.claimed+asked <= a.guarantee(model)
 		if a.project == "" {
 			tenant = inside
 		} else {

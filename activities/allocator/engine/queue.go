@@ -229,6 +229,9 @@ func (s *State) RemoveJob(id string) {
 // Waits reports whether a job is in the queue.
 func (s *State) Waits(id string) bool { return s.jobs[id] != nil }
 
+// Holds says whether a job holds accelerators.
+func (s *State) Holds(id string) bool { return len(s.allocs[id]) > 0 }
+
 // drop takes a job out of the queue for good.
 func (s *State) drop(j *job, why string) {
 	if j.plan != nil {
