@@ -193,6 +193,10 @@ func (w *world) restart() {
 	for _, b := range w.budgets {
 		w.tell(func(p *engine.State) { p.SetBudget(b) })
 	}
+	for _, id := range sortedKeys(w.stops) {
+		st := w.stops[id]
+		w.tell(func(p *engine.State) { p.SetStop(st) })
+	}
 	for _, id := range sortedKeys(w.servers) {
 		w.setServer(w.servers[id])
 	}
@@ -201,7 +205,7 @@ func (w *world) restart() {
 		a := engine.Allocation{
 			Job: id, Attempt: l.start.Attempt, Tenant: l.job.Tenant, Project: l.job.Project, Spec: l.job.Spec,
 			Priority: l.job.Priority, Preemptible: l.job.Preemptible, Array: l.job.Array, Started: l.at, TimeLimit: l.start.TimeLimit,
-			Grace: l.job.Grace, GraceUntil: w.dying[id], For: w.winner[id], Places: l.start.Places,
+			Grace: l.job.Grace, GraceUntil: w.dying[id], For: w.winner[id], Checkpoint: w.saved[id], Places: l.start.Places,
 		}
 		w.tell(func(p *engine.State) { p.SetAllocation(a) })
 	}

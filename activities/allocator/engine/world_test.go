@@ -35,6 +35,8 @@ type world struct {
 	budgets map[string]engine.Budget
 	limits  map[string]engine.Account
 	windows []engine.Window
+	stops   map[string]engine.Stop
+	saved   map[string]time.Time // last checkpoints of what runs
 	ended   map[string]string
 	seq     int64
 }
@@ -52,6 +54,7 @@ func newWorld(cfg engine.Config) *world {
 		live: map[string]live{}, quotas: map[string]engine.Quota{}, starts: map[string]time.Time{},
 		told: map[string]engine.Reason{}, pairs: map[[2]string]int{}, dying: map[string]time.Time{}, winner: map[string]string{},
 		budgets: map[string]engine.Budget{}, limits: map[string]engine.Account{}, ended: map[string]string{},
+		stops: map[string]engine.Stop{}, saved: map[string]time.Time{},
 	}
 }
 
@@ -84,6 +87,7 @@ func (w *world) release(id string) {
 	delete(w.live, id)
 	delete(w.dying, id)
 	delete(w.winner, id)
+	delete(w.saved, id)
 	now := w.now
 	w.tell(func(p *engine.State) { p.Release(id, l.start.Attempt, now) })
 }
@@ -211,6 +215,12 @@ func (w *world) checkStart(t *rapid.T, j engine.Job, s engine.Start) {
 			t.Fatalf("%s starts %s of %s, which is %q", j.ID, d.Condition, d.Job, state)
 		}
 	}
+	for _, st := range w.stops {
+		of := (st.Tenant == "" || st.Tenant == j.Tenant) && (st.Project == "" || st.Project == j.Project) && (st.Spec == "" || st.Spec == j.Spec)
+		if of && (st.Until.IsZero() || st.Until.After(w.now)) {
+			t.Fatalf("%s starts while its queue is stopped: %+v", j.ID, st)
+		}
+	}
 	for _, win := range w.windows {
 		admitted := win.Tenant == j.Tenant && (win.Project == "" || win.Project == j.Project)
 		over := !w.now.Before(win.Until) || j.TimeLimit > 0 && !w.now.Add(j.TimeLimit).After(win.From)
@@ -314,6 +324,10 @@ func (w *world) checkReasons(t *rapid.T) {
 		case engine.Behind:
 			if why.Detail["ahead_jobs"].(int) <= 0 || why.Position.Spec != why.Detail["ahead_jobs"].(int) {
 				t.Fatalf("%s is behind %v jobs, position %d", id, why.Detail["ahead_jobs"], why.Position.Spec)
+			}
+		case engine.Unhealthy:
+			if back, said := why.Detail["repair_estimate"].(time.Time); said && !back.After(w.now) {
+				t.Fatalf("%s waits for a repair that is expected to have been done at %s", id, clock(back))
 			}
 		case engine.Capacity:
 			if why.Detail["free"].(int) >= why.Detail["needed"].(int) {
@@ -497,9 +511,18 @@ func (w *world) drawJob(t *rapid.T) engine.Job {
 	return j
 }
 
+// drawBack is a moment to come, or none.
+func (w *world) drawBack(t *rapid.T) time.Time {
+	n := rapid.IntRange(0, 10).Draw(t, "back in minutes")
+	if n == 0 {
+		return time.Time{}
+	}
+	return w.now.Add(time.Duration(n) * time.Minute)
+}
+
 // step is one random event: a fact, or the passing of time, and then a cycle.
 func (w *world) step(t *rapid.T) {
-	switch rapid.IntRange(0, 9).Draw(t, "event") {
+	switch rapid.IntRange(0, 11).Draw(t, "event") {
 	case 0, 1, 2, 3:
 		for range rapid.IntRange(1, 3).Draw(t, "burst") {
 			w.setJob(w.drawJob(t))
@@ -517,10 +540,10 @@ func (w *world) step(t *rapid.T) {
 		i := rapid.IntRange(-1, len(s.Accelerators)-1).Draw(t, "device")
 		if i < 0 {
 			s.Schedulable = !s.Schedulable
-			s.WhyNot = "cordoned"
+			s.WhyNot, s.Back = "cordoned", w.drawBack(t)
 		} else {
 			s.Accelerators[i].Schedulable = !s.Accelerators[i].Schedulable
-			s.Accelerators[i].WhyNot = "XID 79"
+			s.Accelerators[i].WhyNot, s.Accelerators[i].Back = "XID 79", w.drawBack(t)
 		}
 		w.setServer(s)
 	case 7:
@@ -541,6 +564,24 @@ func (w *world) step(t *rapid.T) {
 				j.Held = nil
 			}
 			w.setJob(j)
+		}
+	case 10:
+		id := rapid.SampledFrom([]string{"stop1", "stop2"}).Draw(t, "stop")
+		if _, there := w.stops[id]; there {
+			delete(w.stops, id)
+			w.tell(func(p *engine.State) { p.RemoveStop(id) })
+			break
+		}
+		st := engine.Stop{ID: id, By: "operator", Note: "n", Since: w.now, Tenant: rapid.SampledFrom([]string{"", "x"}).Draw(t, "of tenant"),
+			Project: rapid.SampledFrom([]string{"", "p"}).Draw(t, "of project"), Spec: rapid.SampledFrom(append([]string{""}, specNames()...)).Draw(t, "of spec"), Until: w.drawBack(t)}
+		w.stops[id] = st
+		w.tell(func(p *engine.State) { p.SetStop(st) })
+	case 11:
+		if ids := sortedKeys(w.live); len(ids) > 0 {
+			id, now := rapid.SampledFrom(ids).Draw(t, "saves"), w.now
+			attempt := w.live[id].start.Attempt
+			w.saved[id] = now
+			w.tell(func(p *engine.State) { p.SetCheckpoint(id, attempt, now) })
 		}
 	}
 	// Victims end when their grace is over, and wait again in their old place; limits are kept.
