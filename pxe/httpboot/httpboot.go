@@ -18,6 +18,7 @@
 package httpboot
 
 import (
+	"cmp"
 	"context"
 	"encoding/json"
 	"errors"
@@ -53,15 +54,17 @@ type Handler struct {
 	Log *slog.Logger
 	// Metrics answers /metrics; nil = there are none. They are counts, without names or addresses.
 	Metrics http.Handler
+	// Stall is how long a client may take for each 8 MiB of a file; 0 = 2 min.
+	Stall time.Duration
 }
 
-// NewServer is the HTTP server around h: HTTP/1.1 only, with bounds on slow and idle clients but none on how long a
-// large file may take.
+// NewServer is the HTTP server around h: HTTP/1.1 only, with bounds on slow and idle clients and on connections, but none
+// on how long a large file may take.
 func NewServer(h *Handler) *http.Server {
 	p := new(http.Protocols)
 	p.SetHTTP1(true)
 	return &http.Server{
-		Handler: h, Protocols: p, ReadHeaderTimeout: 10 * time.Second, IdleTimeout: 30 * time.Second, MaxHeaderBytes: 16 << 10,
+		Handler: h, Protocols: p, ConnState: newConnections(perClient, total).state, ReadHeaderTimeout: 10 * time.Second, IdleTimeout: 30 * time.Second, MaxHeaderBytes: 16 << 10,
 		ErrorLog: slog.NewLogLogger(h.Log.Handler(), slog.LevelDebug),
 	}
 }
@@ -238,7 +241,7 @@ func (h *Handler) file(w http.ResponseWriter, r *http.Request, client netip.Addr
 		return
 	}
 	w.Header().Set("Content-Type", contentType(name))
-	c := &counter{ResponseWriter: w}
+	c := &counter{ResponseWriter: w, stall: cmp.Or(h.Stall, stall)}
 	http.ServeContent(c, r, "", st.ModTime(), f)
 	e.Bytes = c.n
 	want, _ := strconv.ParseInt(c.Header().Get("Content-Length"), 10, 64)
@@ -306,6 +309,7 @@ type counter struct {
 	http.ResponseWriter
 	n      int64
 	status int
+	stall  time.Duration
 }
 
 func (c *counter) WriteHeader(s int) {
@@ -319,8 +323,41 @@ func (c *counter) Write(b []byte) (int, error) {
 	return n, err
 }
 
+// A client that takes less than a piece of a file in this time has gone, or holds the connection for the sake of it: what
+// it takes is at least 70 kB/s, which any network that boots servers has.
+const (
+	piece = 8 << 20
+	stall = 2 * time.Minute
+)
+
+// ReadFrom sends piece by piece, each with a time of its own: a large file may take as long as it does, but one that
+// nobody reads is not held open for ever.
 func (c *counter) ReadFrom(r io.Reader) (int64, error) {
-	n, err := io.Copy(c.ResponseWriter, r)
-	c.n += n
-	return n, err
+	whole, ok := r.(*io.LimitedReader)
+	if !ok {
+		whole = &io.LimitedReader{R: r, N: 1<<63 - 1}
+	}
+	begun := c.n
+	for whole.N > 0 {
+		if err := c.deadline(time.Now().Add(c.stall)); err != nil {
+			return c.n - begun, err
+		}
+		// A reader of the file itself and no more, or the system could not send it without copying.
+		part := &io.LimitedReader{R: whole.R, N: min(whole.N, piece)}
+		asked := part.N
+		n, err := io.Copy(c.ResponseWriter, part)
+		c.n, whole.N = c.n+n, whole.N-n
+		if err != nil || n < asked {
+			return c.n - begun, err
+		}
+	}
+	return c.n - begun, c.deadline(time.Time{})
+}
+
+func (c *counter) deadline(t time.Time) error {
+	err := http.NewResponseController(c.ResponseWriter).SetWriteDeadline(t)
+	if errors.Is(err, http.ErrNotSupported) {
+		return nil // a recorder, in tests
+	}
+	return err
 }

@@ -1,0 +1,146 @@
+package httpboot
+
+import (
+	"context"
+	"io"
+	"log/slog"
+	"net"
+	"net/http"
+	"net/netip"
+	"os"
+	"path/filepath"
+	"testing"
+	"time"
+
+	"gpupool/pxe/script"
+	"gpupool/schema"
+)
+
+type folder string
+
+func (f folder) OpenFile(name string) (*os.File, error) {
+	return os.Open(filepath.Join(string(f), name))
+}
+
+// site is the HTTP server alone, on loopback; done is told what became of each file.
+func site(t *testing.T, size int64, change func(*Handler, *http.Server)) (at string, done <-chan schema.BootEvidence) {
+	t.Helper()
+	dir := t.TempDir()
+	f, err := os.Create(filepath.Join(dir, "initrd"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := f.Truncate(size); err != nil {
+		t.Fatal(err)
+	}
+	f.Close()
+	told := make(chan schema.BootEvidence, 16)
+	h := &Handler{Files: folder(dir), Scripts: &script.Service{}, Locator: nobody{}, Record: func(e schema.BootEvidence) { told <- e }, Log: logger(t)}
+	s := NewServer(h)
+	change(h, s)
+	l, err := net.Listen("tcp4", "127.0.0.1:0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	served := make(chan error, 1)
+	go func() { served <- s.Serve(l) }()
+	t.Cleanup(func() {
+		s.Close()
+		<-served
+	})
+	return l.Addr().String(), told
+}
+
+// TestAClientThatReadsNothingIsNotWaitedForForEver: it asks for a file that no socket's buffers hold, and reads no more.
+func TestAClientThatReadsNothingIsNotWaitedForForEver(t *testing.T) {
+	t.Parallel()
+	at, done := site(t, 1<<30, func(h *Handler, _ *http.Server) { h.Stall = 300 * time.Millisecond })
+	c, err := net.Dial("tcp4", at)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer c.Close()
+	if _, err := io.WriteString(c, "GET /files/initrd HTTP/1.1\r\nHost: x\r\n\r\n"); err != nil {
+		t.Fatal(err)
+	}
+	select {
+	case e := <-done:
+		if e.Result != "aborted by client" || e.Bytes <= 0 || e.Bytes >= 1<<30 {
+			t.Fatalf("%+v", e)
+		}
+	case <-time.After(20 * time.Second):
+		t.Fatal("it is still waited for")
+	}
+}
+
+// TestALargeFileTakesAsLongAsItDoes: many pieces, each in its time, and the connection is there for the next request.
+func TestALargeFileTakesAsLongAsItDoes(t *testing.T) {
+	t.Parallel()
+	const size = 3*piece + 17
+	at, done := site(t, size, func(h *Handler, _ *http.Server) { h.Stall = 10 * time.Second })
+	for range 2 {
+		r, err := http.Get("http://" + at + "/files/initrd")
+		if err != nil {
+			t.Fatal(err)
+		}
+		n, err := io.Copy(io.Discard, r.Body)
+		r.Body.Close()
+		if n != size || err != nil {
+			t.Fatalf("%d bytes, %v", n, err)
+		}
+		if e := <-done; e.Result != "ok" || e.Bytes != size {
+			t.Fatalf("%+v", e)
+		}
+	}
+	http.DefaultClient.CloseIdleConnections()
+}
+
+// TestOneAddressHasSoManyConnections: what is beyond is closed; another address, and a place that is free again, are served.
+func TestOneAddressHasSoManyConnections(t *testing.T) {
+	t.Parallel()
+	at, _ := site(t, 1, func(_ *Handler, s *http.Server) { s.ConnState = newConnections(2, 3).state })
+	dial := func(from string) net.Conn {
+		t.Helper()
+		c, err := (&net.Dialer{LocalAddr: net.TCPAddrFromAddrPort(netip.AddrPortFrom(netip.MustParseAddr(from), 0))}).Dial("tcp4", at)
+		if err != nil {
+			t.Fatal(err)
+		}
+		t.Cleanup(func() { c.Close() })
+		return c
+	}
+	answered := func(c net.Conn) bool {
+		if _, err := io.WriteString(c, "GET /healthz HTTP/1.1\r\nHost: x\r\n\r\n"); err != nil {
+			return false
+		}
+		c.SetReadDeadline(time.Now().Add(5 * time.Second))
+		n, _ := c.Read(make([]byte, 512))
+		return n > 0
+	}
+	a, b := dial("127.0.0.1"), dial("127.0.0.1")
+	if !answered(a) || !answered(b) {
+		t.Fatal("two of one address: want both served")
+	}
+	if answered(dial("127.0.0.1")) {
+		t.Fatal("a third of one address is served")
+	}
+	if !answered(dial("127.0.0.2")) {
+		t.Fatal("one of another address is not served")
+	}
+	if answered(dial("127.0.0.3")) {
+		t.Fatal("a fourth of all is served")
+	}
+	a.Close()
+	for end := time.Now().Add(5 * time.Second); !answered(dial("127.0.0.3")); <-time.After(10 * time.Millisecond) {
+		if time.Now().After(end) {
+			t.Fatal("a place that is free again is not given")
+		}
+	}
+}
+
+type nobody struct{}
+
+func (nobody) MACAt(context.Context, netip.Addr) (string, string, bool, error) {
+	return "", "", false, nil
+}
+
+func logger(t *testing.T) *slog.Logger { return slog.New(slog.NewTextHandler(t.Output(), nil)) }
