@@ -14,7 +14,6 @@ import (
 // TestAMachineArrivesAndRunsAJob is the main promise on real firmware: two servers, one with BIOS and one with UEFI, are
 // onboarded at once, each is installed exactly once, and a job runs on all accelerators of each.
 func TestAMachineArrivesAndRunsAJob(t *testing.T) {
-	long(t)
 	w := newWorld(t)
 	bios := w.machine(1, qemu.Config{Name: "vm-bios", Firmware: qemu.BIOS})
 	uefi := w.machine(2, qemu.Config{Name: "vm-uefi", Firmware: qemu.UEFI})

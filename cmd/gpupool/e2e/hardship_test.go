@@ -119,3 +119,52 @@ func TestALiveServerIsNeverInstalledAgain(t *testing.T) {
 		})
 	}
 }
+
+// TestOtherWaysToBoot: UEFI that knows HTTP and no PXE; and Secure Boot, where firmware, Microsoft, Debian and the kernel
+// trust each other from the network card to the installed disk.
+func TestOtherWaysToBoot(t *testing.T) {
+	long(t)
+	for name, c := range map[string]struct {
+		settings []string
+		machine  qemu.Config
+	}{
+		"uefi-http":   {nil, qemu.Config{Firmware: qemu.UEFI, HTTPBoot: true}},
+		"secure-boot": {[]string{"pxe.secure_boot=true"}, qemu.Config{Firmware: qemu.SecureBoot}},
+	} {
+		t.Run(name, func(t *testing.T) {
+			w := newWorld(t, c.settings...)
+			c.machine.Name = "vm-" + name
+			w.machine(1, c.machine)
+			w.must(http.MethodPost, "/v1/servers/"+c.machine.Name+"/actions/onboard", map[string]any{})
+			w.arrives(20*time.Minute, c.machine.Name)
+			if n := w.installs(c.machine.Name); n != 1 {
+				t.Errorf("it was installed %d times, want once", n)
+			}
+		})
+	}
+}
+
+// TestSecureBootRefusesWhatNobodySigned: the boot service is not told that the server has Secure Boot, and gives it iPXE, which
+// is not signed. The firmware does not start it, the disk stays as it was, and the failure says where the boot ended.
+func TestSecureBootRefusesWhatNobodySigned(t *testing.T) {
+	long(t)
+	w := newWorld(t, "timing.phone_home=4m")
+	m := w.machine(1, qemu.Config{Name: "vm-unsigned", Firmware: qemu.SecureBoot})
+	w.must(http.MethodPost, "/v1/servers/vm-unsigned/actions/onboard", map[string]any{})
+	var v contract.Server
+	for end := time.Now().Add(15 * time.Minute); v.Failure == nil; <-time.After(time.Second) {
+		if v = w.server("vm-unsigned"); time.Now().After(end) {
+			t.Fatalf("it has not stopped: %s", w.doing(v))
+		}
+	}
+	if f := v.Failure; f.Step != schema.StepProvision || !strings.Contains(f.Text, "the firmware fetched snponly.efi") || !strings.Contains(f.Text, "never asked for its script") {
+		t.Errorf("it stopped at %s: %s", f.Step, f.Text)
+	}
+	disk, err := os.Open(m.Disk())
+	must(t, err)
+	defer disk.Close()
+	first := make([]byte, 1<<20)
+	if _, err := disk.ReadAt(first, 0); err != nil || len(strings.Trim(string(first), "\x00")) != 0 {
+		t.Errorf("something was written to its disk (%v)", err)
+	}
+}

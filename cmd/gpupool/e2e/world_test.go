@@ -33,13 +33,13 @@ const (
 
 // world is a pool on a bridge.
 type world struct {
-	t       *testing.T
-	dir     string
-	ready   serve.Ready
-	cmd     *exec.Cmd
-	ended   chan struct{}
-	log     *os.File
-	servers []contract.NewServer
+	t        *testing.T
+	dir      string
+	settings []string // as of --set
+	ready    serve.Ready
+	cmd      *exec.Cmd
+	ended    chan struct{}
+	log      *os.File
 }
 
 func must(t testing.TB, err error) {
@@ -57,8 +57,8 @@ func ip(t *testing.T, args string) {
 	}
 }
 
-// newWorld is a pool that runs, with all roles in one process. Tests that have one don't run beside each other.
-func newWorld(t *testing.T) *world {
+// newWorld is a pool that runs, with all roles in one process and these settings. Tests that have one don't run beside each other.
+func newWorld(t *testing.T, settings ...string) *world {
 	t.Helper()
 	if testing.Short() {
 		t.Skip("takes minutes")
@@ -71,7 +71,7 @@ func newWorld(t *testing.T) *world {
 	t.Cleanup(func() { ip(t, "link del br0") })
 	ip(t, "address add "+address+"/24 dev br0")
 	ip(t, "link set br0 up")
-	w := &world{t: t, dir: os.Getenv("GPUPOOL_E2E_KEEP")}
+	w := &world{t: t, settings: settings, dir: os.Getenv("GPUPOOL_E2E_KEEP")}
 	if w.dir == "" {
 		w.dir = t.TempDir()
 	} else {
@@ -98,12 +98,12 @@ func (w *world) start() error {
 		return err
 	}
 	args := []string{"up", "--data-dir", filepath.Join(w.dir, "data"), "--ready-file", ready}
-	for _, set := range []string{
+	for _, set := range append([]string{
 		"api.listen=" + address + ":8080", "durability=normal", "log.format=text", "log.level=info",
 		"pxe.mode=full", "pxe.interface=br0", "pxe.server_id=" + address, "pxe.http_listen=" + address + ":8081", "pxe.tftp_listen=" + address + ":69",
 		"pxe.boot_dir=" + filepath.Join(os.Getenv(filesVar), "boot"), "pxe.subnets=[{cidr: " + network + ", range: 10.77.0.100-10.77.0.120}]",
 		"timing.heartbeat=2s", "timing.phone_home=10m",
-	} {
+	}, w.settings...) {
 		args = append(args, "--set", set)
 	}
 	w.cmd = exec.Command(os.Args[0], args...)
