@@ -470,7 +470,7 @@ func (w *world) drawServer(t *rapid.T, id string) engine.Server {
 	for i := range rapid.SampledFrom([]int{1, 2, 4}).Draw(t, "accelerators") {
 		s.Accelerators = append(s.Accelerators, engine.Accelerator{ID: id + "-" + strconv.Itoa(i), Model: model, Index: i, Schedulable: true})
 	}
-	s.OneTenant = rapid.IntRange(0, 3).Draw(t, "one tenant") == 0
+	s.OneTenant = rapid.IntRange(0, 3).Draw(t, "one tenant") == 3
 	return s
 }
 
