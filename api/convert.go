@@ -56,6 +56,12 @@ func toJob(j schema.Job, id auth.Identity) contract.Job {
 		Preemptible: j.Preemptible, Same: j.Same, SameRequired: j.SameRequired, Region: j.Region, Command: []string{}, Env: map[string]string{}, WorkDir: j.WorkDir, TimeLimitMs: j.TimeLimit,
 		MaxQueueMs: j.MaxQueue, GraceMs: j.Grace, NotBefore: j.NotBefore, Held: j.Held, HeldBy: j.HeldBy, DependsOn: some(j.DependsOn), Array: j.Array, ArrayLimit: j.ArrayLimit, ArrayIndex: j.ArrayIndex, RequeueLimit: j.RequeueLimit, State: j.State, Attempt: j.Attempt, Requeues: j.Requeues,
 		Cause: j.Cause, ExitCode: j.ExitCode, SubmittedBy: j.SubmittedBy, SubmittedAt: j.SubmittedAt, StartedAt: j.StartedAt, EndedAt: j.EndedAt, Version: j.Version}
+	if j.Image != "" {
+		out.Image = &j.Image
+	}
+	if j.Network != "" {
+		out.Network = &j.Network
+	}
 	_ = json.Unmarshal([]byte(j.Command), &out.Command) // written by SubmitJob; an unreadable one shows as none
 	if !id.Pool() || id.Role == schema.RoleOperator {
 		_ = json.Unmarshal([]byte(j.Env), &out.Env)

@@ -24,7 +24,7 @@ func (p *Process) clusters(ctx context.Context) error {
 			Open: func(context.Context) (cluster.Backend, error) {
 				if c.Kind == config.Slurm {
 					return slurm.Open(slurm.Config{Owner: c.Owner, URL: c.URL, Version: c.APIVersion, TokenFile: c.TokenFile, KeyFile: c.JWTKeyFile, User: c.User, BinDir: c.BinDir, Conf: c.Conf,
-						Partition: c.Partition, Account: c.Account, LogDir: c.LogDir, Log: log})
+						Partition: c.Partition, Account: c.Account, LogDir: c.LogDir, ContainerFlag: c.ContainerFlag, Log: log})
 				}
 				return kube.Open(kube.Config{Owner: c.Owner, Kubeconfig: c.Kubeconfig, Context: c.Context, Namespace: c.Namespace, Image: c.Image})
 			}})

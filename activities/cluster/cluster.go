@@ -65,6 +65,8 @@ type Run struct {
 	Command               []string
 	Env                   map[string]string
 	WorkDir               string
+	Image                 string        // that its command runs in; empty = none of its own
+	Network               string        // none, or empty for its node's
 	Limit, Grace          time.Duration // 0 = no limit
 	Parts                 []Part        // in order of rank
 	Accelerators          int           // a node

@@ -424,7 +424,7 @@ func (c *connector) parallel(jobs []func() error) error {
 // runOf is a run as it is to be submitted.
 func runOf(w store.ClusterWork) Run {
 	j := w.Request
-	r := Run{Key: Key{w.Job, w.Attempt}, Tenant: j.Tenant, Project: j.Project, Name: j.Name, WorkDir: j.WorkDir, Limit: j.Limit(), Grace: time.Duration(j.Grace) * time.Millisecond,
+	r := Run{Key: Key{w.Job, w.Attempt}, Tenant: j.Tenant, Project: j.Project, Name: j.Name, WorkDir: j.WorkDir, Image: j.Image, Network: j.Network, Limit: j.Limit(), Grace: time.Duration(j.Grace) * time.Millisecond,
 		Accelerators: j.PerNode, CPUs: w.Spec.CPUs, MemoryBytes: w.Spec.MemoryBytes, Vendor: vendorOf(j.Model)}
 	for _, p := range w.Parts {
 		r.Command, r.Env = p.Run.Command, p.Run.Env

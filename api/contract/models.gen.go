@@ -570,15 +570,21 @@ type Job struct {
 	Env     map[string]string `json:"env"`
 
 	// ExitCode Of the last attempt; null = none was read
-	ExitCode   *int   `json:"exit_code"`
-	GraceMs    int64  `json:"grace_ms"`
-	Held       bool   `json:"held"`
-	HeldBy     string `json:"held_by"`
-	Id         string `json:"id"`
-	MaxQueueMs int64  `json:"max_queue_ms"`
-	Model      string `json:"model"`
-	Name       string `json:"name"`
-	Nodes      int    `json:"nodes"`
+	ExitCode *int   `json:"exit_code"`
+	GraceMs  int64  `json:"grace_ms"`
+	Held     bool   `json:"held"`
+	HeldBy   string `json:"held_by"`
+	Id       string `json:"id"`
+
+	// Image Absent = none of its own
+	Image      *string `json:"image,omitempty"`
+	MaxQueueMs int64   `json:"max_queue_ms"`
+	Model      string  `json:"model"`
+	Name       string  `json:"name"`
+
+	// Network Absent = the server's
+	Network *string `json:"network,omitempty"`
+	Nodes   int     `json:"nodes"`
 
 	// NotBefore RFC 3339 in UTC; null = not yet, or never
 	NotBefore Moment `json:"not_before"`
@@ -799,9 +805,15 @@ type NewJob struct {
 	GraceMs int64 `json:"grace_ms,omitempty"`
 	Held    bool  `json:"held,omitempty"`
 
+	// Image Container image that the command runs in: on servers of backend node through their containerd, on Kubernetes in the place of the cluster's own, on Slurm where the cluster has a container runtime; absent = none of its own
+	Image string `json:"image,omitempty"`
+
 	// MaxQueueMs From submit to expired; 0 or absent = none
 	MaxQueueMs int64  `json:"max_queue_ms,omitempty"`
 	Name       string `json:"name,omitempty"`
+
+	// Network The server's network, or none but a loopback of its own; absent = host
+	Network string `json:"network,omitempty"`
 
 	// Nodes How many of the spec, started together; absent = 1
 	Nodes *int `json:"nodes,omitempty"`

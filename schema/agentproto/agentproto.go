@@ -127,6 +127,7 @@ type Run struct {
 	Allow  []string `json:"allow,omitempty"`  // folders that mounts may be of, or lie in: the operator's list
 	// Network is host (also when empty), or none.
 	Network string `json:"network,omitempty"`
+	Image   string `json:"image,omitempty"` // container image that the command runs in; empty = the server's own system
 }
 
 // Mount is a folder of the server that a job sees at Target.

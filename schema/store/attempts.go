@@ -158,7 +158,15 @@ func (s *Store) DispatchAttempt(ctx context.Context, job string, attempt int) er
 			clusters[r.Server] = r.Cluster
 			devices[r.Server] = append(devices[r.Server], r.Device)
 		}
-		run := agentproto.Run{Job: job, Attempt: attempt, WorkDir: j.WorkDir, Nodes: len(servers), Peers: peers}
+		run := agentproto.Run{Job: job, Attempt: attempt, WorkDir: j.WorkDir, Image: j.Image, Network: j.Network, Nodes: len(servers), Peers: peers}
+		var spec struct {
+			CPUs        int `gorm:"column:cpus"`
+			MemoryBytes int64
+		}
+		if err := tx.db.Raw("SELECT cpus, memory_bytes FROM specs WHERE name = ?", j.Spec).Scan(&spec).Error; err != nil {
+			return err
+		}
+		run.CPUs, run.MemoryBytes = spec.CPUs, spec.MemoryBytes
 		if err := json.Unmarshal([]byte(j.Command), &run.Command); err != nil {
 			return fmt.Errorf("job %s: its command: %w", job, err)
 		}

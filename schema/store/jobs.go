@@ -4,6 +4,7 @@ import (
 	"context"
 	"encoding/json"
 	"fmt"
+	"regexp"
 	"strings"
 	"time"
 
@@ -23,6 +24,8 @@ type NewJob struct {
 	Command                     []string
 	Env                         map[string]string
 	WorkDir                     string
+	Image                       string // container image that the command runs in
+	Network                     string // "", host, none
 	TimeLimit, MaxQueue, Grace  time.Duration
 	NotBefore                   schema.Instant
 	Held                        bool
@@ -44,6 +47,10 @@ const (
 
 // noNUL: the kernel ends each argument, variable and path at its first NUL byte (execve(2)), PostgreSQL refuses it.
 const noNUL = "text without NUL bytes"
+
+// imageName is what names an image (OCI distribution specification, and what container runtimes read): a path with an
+// optional host before it, and a tag, a digest or both after it.
+var imageName = regexp.MustCompile(`^[A-Za-z0-9][A-Za-z0-9._-]*(:[0-9]{1,5})?(/[a-z0-9._-]+)*(:[A-Za-z0-9_][A-Za-z0-9._-]{0,127})?(@sha256:[0-9a-f]{64})?$`)
 
 func (n *NewJob) check() error {
 	if n.Nodes < 1 || n.Nodes > MaxNodes {
@@ -79,6 +86,16 @@ func (n *NewJob) check() error {
 	}
 	if strings.ContainsRune(n.WorkDir, 0) {
 		return schema.Invalid("work_dir", n.WorkDir, noNUL)
+	}
+	if n.Image != "" && !imageName.MatchString(n.Image) {
+		return schema.Invalid("image", n.Image, "an image's reference, such as pytorch:2.9 or images.example.net/team/train@sha256:...")
+	}
+	switch n.Network {
+	case "", "none":
+	case "host":
+		n.Network = "" // which says the same
+	default:
+		return schema.Invalid("network", n.Network, "host or none")
 	}
 	if size > 128<<10 {
 		return schema.Invalid("command", fmt.Sprintf("%d bytes", size), "command and env of at most 128 KiB together")
@@ -238,7 +255,7 @@ func (tx *Tx) newJob(by string, in NewJob) (job schema.Job, err error) {
 	}
 	reason, _ := json.Marshal(schema.ReasonDoc{Code: schema.ReasonNotEvaluated, Class: "in progress", Since: tx.now, EvaluatedAt: tx.now, ClearsWhen: "the allocator's next cycle has seen the job"})
 	job = schema.Job{Tenant: in.Tenant, Project: in.Project, Name: in.Name, Spec: spec.Name, Model: spec.Model, Nodes: in.Nodes, PerNode: spec.Accelerators,
-		Priority: min(in.Priority, most), AskedPriority: in.Priority, Preemptible: in.Preemptible, Same: in.Same, SameRequired: in.SameRequired, Region: region, Command: string(command), Env: string(env), WorkDir: in.WorkDir,
+		Priority: min(in.Priority, most), AskedPriority: in.Priority, Preemptible: in.Preemptible, Same: in.Same, SameRequired: in.SameRequired, Region: region, Command: string(command), Env: string(env), WorkDir: in.WorkDir, Image: in.Image, Network: in.Network,
 		TimeLimit: limit.Milliseconds(), MaxQueue: in.MaxQueue.Milliseconds(), Grace: in.Grace.Milliseconds(), NotBefore: in.NotBefore, Held: in.Held, HeldBy: heldBy, RequeueLimit: *in.RequeueLimit,
 		DependsOn: in.DependsOn, Array: in.Array, ArrayLimit: in.ArrayLimit,
 		State: schema.JobQueued, Reason: string(reason), SubmittedBy: by, SubmittedAt: tx.now}

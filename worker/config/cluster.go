@@ -35,10 +35,12 @@ type Cluster struct {
 	Account    string `yaml:"account" help:"slurm: account of the jobs." zero:"the user's default" example:"pool"`
 	LogDir     string `yaml:"log_dir" help:"slurm: folder that the nodes and this process share, through which jobs' output comes." zero:"no output is kept" example:"/shared/gpupool"`
 
+	ContainerFlag string `yaml:"container_flag" help:"slurm: srun's option that takes a container image, for jobs with an image of their own; --container-image is pyxis'." zero:"such jobs are refused" example:"--container-image"`
+
 	Kubeconfig string `yaml:"kubeconfig" help:"kubernetes: the file that says how to reach it." zero:"the pod's own service account" example:"/etc/gpupool/kubeconfig"`
 	Context    string `yaml:"context" help:"kubernetes: context of the kubeconfig." zero:"its current one" example:"prod"`
 	Namespace  string `yaml:"namespace" help:"kubernetes: namespace of the jobs; it must be there." zero:"gpupool" example:"jobs"`
-	Image      string `yaml:"image" help:"kubernetes: container image of jobs." zero:"must be set with kind kubernetes" example:"pytorch:2.9"`
+	Image      string `yaml:"image" help:"kubernetes: container image of jobs that bring none." zero:"must be set with kind kubernetes" example:"pytorch:2.9"`
 }
 
 func (c Cluster) validate(v *checks, at string) {

@@ -294,6 +294,9 @@ func (k *Kube) devices(p *core.Pod) []cluster.Device {
 
 // Submit makes the run's Jobs, suspended. Those that are there already stay.
 func (k *Kube) Submit(ctx context.Context, r cluster.Run) error {
+	if r.Network != "" {
+		return schema.Invalid("network", r.Network, "left out on Kubernetes: pods' networks are the cluster's to give")
+	}
 	for rank := range r.Parts {
 		_, err := k.api.BatchV1().Jobs(k.cfg.Namespace).Create(ctx, k.job(r, rank), meta.CreateOptions{})
 		if err != nil && !apierrors.IsAlreadyExists(err) {

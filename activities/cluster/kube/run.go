@@ -40,7 +40,7 @@ func (k *Kube) job(r cluster.Run, rank int) *batch.Job {
 	env := map[string]string{}
 	maps.Copy(env, r.Env)
 	maps.Copy(env, p.Env)
-	c := core.Container{Name: container, Image: k.cfg.Image, Command: r.Command, WorkingDir: r.WorkDir,
+	c := core.Container{Name: container, Image: cmp.Or(r.Image, k.cfg.Image), Command: r.Command, WorkingDir: r.WorkDir,
 		Resources: core.ResourceRequirements{Limits: core.ResourceList{}, Requests: core.ResourceList{}}}
 	for _, name := range slices.Sorted(maps.Keys(env)) {
 		c.Env = append(c.Env, core.EnvVar{Name: name, Value: strings.ReplaceAll(env[name], "$(", "$$(")}) // as it is: Kubernetes expands $(NAME)

@@ -69,12 +69,27 @@ func (s *Slurm) script(r cluster.Run) string {
 	}
 	part.WriteString("\n")
 	head := "#!/bin/bash\nexport PATH=" + searchPath + "\n"
-	if len(r.Parts) == 1 {
+	if len(r.Parts) == 1 && r.Image == "" {
 		return head + part.String()
 	}
-	return head + fmt.Sprintf("export SLURM_EXPORT_ENV=ALL\nexec srun --nodes=%d --ntasks=%d --ntasks-per-node=1 --kill-on-bad-exit=1 --input=none --output=/dev/null --error=/dev/null bash -c %s\n",
-		len(r.Parts), len(r.Parts), quote(part.String()))
+	return head + fmt.Sprintf("export SLURM_EXPORT_ENV=ALL\nexec srun --nodes=%d --ntasks=%d --ntasks-per-node=1 --kill-on-bad-exit=1 --input=none --output=/dev/null --error=/dev/null%s bash -c %s\n",
+		len(r.Parts), len(r.Parts), s.container(r), quote(part.String()))
 }
+
+// container is srun's options for the image that a run has: it needs bash in it, and finds the folder of the logs.
+func (s *Slurm) container(r cluster.Run) string {
+	if r.Image == "" {
+		return ""
+	}
+	options := " " + quote(s.cfg.ContainerFlag+"="+r.Image)
+	if s.cfg.LogDir != "" && s.cfg.ContainerFlag == pyxis {
+		options += " " + quote("--container-mounts="+s.cfg.LogDir+":"+s.cfg.LogDir)
+	}
+	return options
+}
+
+// pyxis is the option of NVIDIA's plugin for containers in Slurm.
+const pyxis = "--container-image"
 
 func exports(env map[string]string) string {
 	var b strings.Builder

@@ -37,8 +37,10 @@ type Config struct {
 	Conf      string // slurm.conf for the commands; empty = their default
 	Partition string // empty = the cluster's default
 	Account   string // empty = the user's default
-	LogDir    string // a folder that nodes and this process share, for output; empty = none is kept
-	Log       *slog.Logger
+	// ContainerFlag is srun's option that takes an image, such as pyxis' --container-image; empty = images are refused.
+	ContainerFlag string
+	LogDir        string // a folder that nodes and this process share, for output; empty = none is kept
+	Log           *slog.Logger
 }
 
 // Slurm is a cluster.Backend.
@@ -245,6 +247,12 @@ func (s *Slurm) ended(ctx context.Context, ref cluster.Ref) (*job, error) {
 
 // Submit hands the run over held.
 func (s *Slurm) Submit(ctx context.Context, r cluster.Run) error {
+	switch {
+	case r.Network != "":
+		return schema.Invalid("network", r.Network, "left out on Slurm: its jobs have their node's network")
+	case r.Image != "" && s.cfg.ContainerFlag == "":
+		return schema.Invalid("image", r.Image, "left out on this cluster: it is not set up with a container runtime (clusters.container_flag)")
+	}
 	d := s.describe(r)
 	if s.rest != nil {
 		err := s.rest.submit(ctx, d)

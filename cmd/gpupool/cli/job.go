@@ -51,6 +51,8 @@ func (r *request) flags(cmd *cobra.Command) {
 	f.StringVar(&r.in.Region, "region", "", "region")
 	f.StringArrayVarP(&r.env, "env", "e", nil, "NAME=VALUE for the command; NAME alone takes the value it has here")
 	f.StringVar(&r.in.WorkDir, "workdir", "", "folder on the server to run in")
+	f.StringVar(&r.in.Image, "image", "", "container image that the command runs in")
+	f.StringVar(&r.in.Network, "network", "", "host or none: the server's network, or no other than a loopback of its own")
 	f.Var(&r.limit, "time-limit", "at most this long from running to stopped, such as 2h or 3d")
 	f.Var(&r.maxQueue, "max-queue", "give up when not started within this time")
 	f.Var(&r.grace, "grace", "between the stop signal and the kill")
