@@ -24,6 +24,7 @@ import (
 	"gpupool/worker/agent/accelerator/nvidia"
 	"gpupool/worker/agent/accelerator/pci"
 	"gpupool/worker/agent/burnin"
+	"gpupool/worker/agent/image"
 	"gpupool/worker/agent/sandbox"
 )
 
@@ -47,6 +48,7 @@ func main() {
 	users := flag.Int("first-user", sandbox.DefaultUsers.First, "the first of the user ids that jobs run as; no account of this server may be in the range")
 	count := flag.Int("users", sandbox.DefaultUsers.Count, "how many user ids there are for jobs")
 	disk := flag.Int64("job-disk", 0, "bytes that a job may have on this server's disk; 0 = its share, by its devices, of nine tenths of it")
+	socket := flag.String("containerd", image.Address, "containerd's socket, for jobs in container images; empty = such jobs are refused")
 	devices := flag.Bool("devices", false, "print what the readers see, once, and exit")
 	flag.Parse()
 	switch {
@@ -58,7 +60,7 @@ func main() {
 	case *devices:
 		os.Exit(printDevices(readers()))
 	default:
-		os.Exit(run(*config, *state, *apart, sandbox.Users{First: *users, Count: *count}, *disk))
+		os.Exit(run(*config, *state, *apart, sandbox.Users{First: *users, Count: *count}, *disk, *socket))
 	}
 }
 
@@ -67,7 +69,7 @@ func readers() []accelerator.Reader {
 	return []accelerator.Reader{nvidia.New(kmsg.Path, boot), amd.New("", kmsg.Path, boot), kmsg.NewHost(kmsg.Path, boot), pci.New("")}
 }
 
-func run(config, state string, apart bool, users sandbox.Users, disk int64) int {
+func run(config, state string, apart bool, users sandbox.Users, disk int64, socket string) int {
 	p, err := agent.ReadPhoneHome(config)
 	if err != nil {
 		fmt.Fprintln(os.Stderr, err)
@@ -83,6 +85,15 @@ func run(config, state string, apart bool, users sandbox.Users, disk int64) int 
 		}
 	} else {
 		cfg.Shared = "the agent runs with -apart=false"
+	}
+	if cfg.Apart != nil && socket != "" {
+		images, err := image.Open(socket)
+		if err != nil {
+			cfg.Log.Warn("jobs in container images are refused", "why", err)
+		} else {
+			defer images.Close()
+			cfg.Images = images
+		}
 	}
 	err = agent.New(cfg).Run(ctx)
 	var refused *agent.RefusedError

@@ -2,6 +2,8 @@ package agent
 
 import (
 	"context"
+	"crypto/sha256"
+	"encoding/hex"
 	"fmt"
 	"path/filepath"
 	"slices"
@@ -10,8 +12,10 @@ import (
 	"syscall"
 	"time"
 
+	"gpupool/schema"
 	"gpupool/schema/agentproto"
 	"gpupool/worker/agent/accelerator"
+	"gpupool/worker/agent/image"
 	"gpupool/worker/agent/proc"
 	"gpupool/worker/agent/sandbox"
 )
@@ -46,8 +50,13 @@ const firstPerson = 1000
 // checkApart refuses what only a sandbox can give, where there is none, and what a sandbox must not give.
 func (t *tasks) checkApart(p *runTask) error {
 	r := p.run
+	if r.Image != "" && t.cfg.Apart != nil && t.cfg.Images == nil {
+		return fmt.Errorf("image %s can't be had on this server: its agent uses no containerd", r.Image)
+	}
 	if t.cfg.Apart == nil {
 		switch {
+		case r.Image != "":
+			return fmt.Errorf("image %s can't be had on this server: its jobs are not kept apart (%s)", r.Image, t.cfg.Shared)
 		case len(r.Mounts) > 0:
 			return fmt.Errorf("mounts can't be had on this server: its jobs are not kept apart (%s)", t.cfg.Shared)
 		case r.Network == sandbox.NetworkNone:
@@ -92,13 +101,130 @@ func (t *tasks) boxID(r *record) string { return t.cfg.PhoneHome.Server + "/" + 
 // startApart starts a run task in a sandbox. The caller holds mu.
 func (t *tasks) startApart(r *record, p *runTask) (proc.ID, error) {
 	pid, err := t.cfg.Apart.Start(sandbox.Box{
-		ID: t.boxID(r), Dir: filepath.Join(t.cfg.StateDir, r.Dir), User: r.User, Command: p.run.Command, Env: p.env, WorkDir: p.run.WorkDir, Devices: p.nodes, Mounts: boxMounts(p.run.Mounts), Network: p.run.Network,
+		ID: t.boxID(r), Dir: filepath.Join(t.cfg.StateDir, r.Dir), User: r.User, Command: p.run.Command, Env: p.env, WorkDir: p.run.WorkDir, Devices: p.nodes, Mounts: boxMounts(p.run.Mounts), Network: p.run.Network, Root: p.root, Libraries: libraries(p),
 		Limits: sandbox.Limits{CPUs: p.run.CPUs, MemoryBytes: p.run.MemoryBytes, PIDs: maxProcesses},
 	})
 	if err != nil {
 		return proc.ID{}, err
 	}
 	return t.identify(pid), nil
+}
+
+// viewKey names what a task sees of its image, among those of all agents that use the same containerd.
+func (t *tasks) viewKey(r *record) string {
+	sum := sha256.Sum256([]byte(t.boxID(r)))
+	return "gpupool-" + hex.EncodeToString(sum[:16])
+}
+
+// bring has a run task's image on the server, and then starts it. An agent that ends meanwhile begins this again.
+func (t *tasks) bring(ctx context.Context, r *record, l *live, p *runTask) {
+	view, err := t.view(ctx, r, l, p)
+	if ctx.Err() != nil {
+		return
+	}
+	e := end{State: schema.TaskFailed, NoneLeft: true}
+	select {
+	case <-l.stop:
+		e.State, e.Text = schema.TaskCancelled, "stopped while its image was brought"
+	default:
+		if err != nil {
+			e.Text = "could not be started: " + err.Error()
+			break
+		}
+		p.use(view)
+		if err := t.beginIn(r, p); err == nil {
+			t.watch(ctx, r, l, true)
+			return
+		} else {
+			e.Text = "could not be started: " + err.Error()
+		}
+	}
+	t.unshow(ctx, r)
+	t.finish(r, e)
+}
+
+// view has the image there, and shows it to the task, until l is stopped.
+func (t *tasks) view(ctx context.Context, r *record, l *live, p *runTask) (image.View, error) {
+	if p.err != nil {
+		return image.View{}, p.err
+	}
+	ctx, cancel := context.WithCancel(ctx)
+	defer cancel()
+	go func() {
+		select {
+		case <-l.stop:
+			cancel()
+		case <-ctx.Done():
+		}
+	}()
+	if err := t.cfg.Images.Get(ctx, r.Image); err != nil {
+		return image.View{}, err
+	}
+	return t.cfg.Images.Show(ctx, t.viewKey(r), r.Image)
+}
+
+// beginIn starts a task whose image is there. That it is begun is on the disk before its process is.
+func (t *tasks) beginIn(r *record, p *runTask) error {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	r.Brings = false
+	if err := t.journal.add(false, true, r); err != nil {
+		return fmt.Errorf("its state could not be kept on the disk: %w", err)
+	}
+	id, err := t.start(r, p)
+	if err != nil {
+		return err
+	}
+	r.Proc = id
+	t.save(r)
+	t.touch(r.ID)
+	return nil
+}
+
+func (t *tasks) unshow(ctx context.Context, r *record) {
+	if t.cfg.Images == nil {
+		return
+	}
+	if err := t.cfg.Images.Drop(ctx, t.viewKey(r)); err != nil {
+		t.cfg.Log.WarnContext(ctx, "what a job saw of its image could not be removed", "task", r.ID, "err", err)
+	}
+}
+
+// use takes up what an image says: its files, and beneath what the job says of them, its variables and its folder.
+func (p *runTask) use(v image.View) {
+	p.root = v.Root
+	if p.run.WorkDir == "" {
+		p.run.WorkDir = v.WorkDir
+	}
+	for _, e := range v.Env {
+		name, _, _ := strings.Cut(e, "=")
+		if !p.own[name] {
+			p.env = slices.DeleteFunc(p.env, func(o string) bool { return strings.HasPrefix(o, name+"=") })
+			p.env = append(p.env, e)
+		}
+	}
+	if !p.nvidia() {
+		return
+	}
+	const path = "LD_LIBRARY_PATH="
+	switch at := slices.IndexFunc(p.env, func(o string) bool { return strings.HasPrefix(o, path) }); {
+	case at < 0:
+		p.env = append(p.env, path+sandbox.LibraryDir)
+	case !strings.Contains(p.env[at], sandbox.LibraryDir):
+		p.env[at] += ":" + sandbox.LibraryDir
+	}
+}
+
+func (p *runTask) nvidia() bool {
+	return slices.ContainsFunc(p.devices, func(d agentproto.Device) bool { return d.Vendor == schema.VendorNVIDIA })
+}
+
+// libraries are the parts of a driver that belong to this server's kernel and not into an image.
+func libraries(p *runTask) []string {
+	if len(p.root) == 0 || !p.nvidia() {
+		return nil
+	}
+	return accelerator.Libraries("/")
 }
 
 // freeUser is a user that no live job has, and of which no process is left: one that may still write is not met again. The

@@ -14,6 +14,7 @@ import (
 
 	"gpupool/schema/agentproto"
 	"gpupool/worker/agent/accelerator"
+	"gpupool/worker/agent/image"
 	"gpupool/worker/agent/proc"
 	"gpupool/worker/agent/sandbox"
 )
@@ -75,6 +76,15 @@ type Machine struct {
 // be started. It dies with the agent, where a process would live on: so it is for simulated servers only.
 type Player func(command []string) func(ctx context.Context) (code int)
 
+// Images are the container images of this server. See package image.
+type Images interface {
+	// Get has an image on the server, which may take minutes.
+	Get(ctx context.Context, ref string) error
+	// Show tells how a job sees an image that is there; the view is the key's until Drop.
+	Show(ctx context.Context, key, ref string) (image.View, error)
+	Drop(ctx context.Context, key string) error
+}
+
 // DeviceNodes lists the device nodes of this server through which a program uses d.
 type DeviceNodes func(d agentproto.Device) ([]string, error)
 
@@ -99,6 +109,7 @@ type Config struct {
 
 	Apart  *sandbox.Host // keeps jobs apart; nil = they run as the agent's own user, and see each other
 	Shared string        // why Apart is nil, for the platform to know; "" = it was not asked for
+	Images Images        // brings container images; nil = jobs in images are refused. It needs Apart
 	Disk   int64         // bytes that a job kept apart may have on the disk; 0 = its share of nine tenths of it, by its devices
 	Nodes  DeviceNodes   // which nodes a program uses a device by; nil = accelerator.Nodes
 

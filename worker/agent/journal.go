@@ -30,6 +30,8 @@ type record struct {
 	Devices []string `json:"devices,omitempty"` // identities that a run task holds
 	Dir     string   `json:"dir,omitempty"`     // of a run task: its output, its exit status
 	Proc    proc.ID  `json:"proc,omitzero"`     // of a run task: the shell over it, or its sandbox's init
+	Image   string   `json:"image,omitempty"`   // of a run task: the container image that it runs in
+	Brings  bool     `json:"brings,omitempty"`  // its image is being brought: nothing of it has run
 	User    int      `json:"user,omitempty"`    // of a run task that is kept apart: whom it runs as
 
 	Stop   bool   `json:"stop,omitempty"`

@@ -47,6 +47,8 @@ type runTask struct {
 	run     agentproto.Run
 	devices []agentproto.Device // those it was given
 	env     []string
+	own     map[string]bool                      // variables that the job or the platform set: an image's are beneath them
+	root    []sandbox.Layer                      // of its image
 	nodes   []string                             // device nodes that it may use, where it is kept apart
 	play    func(ctx context.Context) (code int) // in the place of a process; nil = it is one
 	err     error                                // why it can't be begun
@@ -109,6 +111,13 @@ func (t *tasks) prepare(ctx context.Context, task agentproto.Task) *runTask {
 		"GPUPOOL_JOB": r.Job, "GPUPOOL_ATTEMPT": strconv.Itoa(r.Attempt), "GPUPOOL_RANK": strconv.Itoa(r.Rank),
 		"GPUPOOL_NODES": strconv.Itoa(max(r.Nodes, 1)), "GPUPOOL_PEERS": strings.Join(r.Peers, ","),
 	})
+	p.own = map[string]bool{}
+	for k := range env {
+		_, set := r.Env[k]
+		_, base := t.cfg.Env[k]
+		_, ours := home[k]
+		p.own[k] = set || !base && !ours
+	}
 	p.env = make([]string, 0, len(env))
 	for k, v := range env {
 		p.env = append(p.env, k+"="+v)
@@ -121,6 +130,11 @@ func (t *tasks) run(ctx context.Context, r *record, p *runTask) {
 	if p.play != nil {
 		t.touch(r.ID)
 		t.track(r, func(l *live) { t.play(ctx, r, l, p.play) })
+		return
+	}
+	if r.Brings {
+		t.track(r, func(l *live) { t.bring(ctx, r, l, p) })
+		t.touch(r.ID)
 		return
 	}
 	id, err := t.start(r, p)
@@ -216,6 +230,12 @@ func (t *tasks) adopt(ctx context.Context, r *record, marked []proc.Process) {
 				e.State = schema.TaskCancelled
 			}
 			t.finish(r, e)
+		})
+		return
+	}
+	if r.Brings {
+		t.track(r, func(l *live) {
+			t.bring(ctx, r, l, t.prepare(ctx, agentproto.Task{ID: r.ID, Kind: r.Kind, Epoch: r.Epoch, Payload: r.Payload}))
 		})
 		return
 	}
@@ -417,7 +437,11 @@ const sweepFor = 30 * time.Second
 // sweep ends what a job left behind: asked first, then killed, until /proc shows none. It returns how many there were.
 func (t *tasks) sweep(ctx context.Context, r *record) (int, error) {
 	if r.User != 0 && t.cfg.Apart != nil {
-		return t.cfg.Apart.Sweep(ctx, t.boxID(r), sweepFor)
+		n, err := t.cfg.Apart.Sweep(ctx, t.boxID(r), sweepFor)
+		if err == nil && r.Image != "" {
+			t.unshow(ctx, r)
+		}
+		return n, err
 	}
 	deadline := time.Now().Add(sweepFor)
 	hard := time.Now().Add(min(t.cfg.Grace, 2*time.Second))

@@ -200,6 +200,7 @@ func (t *tasks) begin(r *record, run *runTask) error {
 	if run.play == nil {
 		r.Dir = runDir(r.ID)
 		if t.cfg.Apart != nil {
+			r.Image, r.Brings = run.run.Image, run.run.Image != ""
 			if r.User = run.run.User; r.User == 0 {
 				user, err := t.freeUser()
 				if err != nil {

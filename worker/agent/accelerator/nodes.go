@@ -58,6 +58,25 @@ func Fabric(root string) []string {
 	return n.others
 }
 
+// Libraries are the files of NVIDIA's driver that a program in a container image finds on the server, since they must be of the
+// kernel module's own version (NVIDIA driver README, "Installed components").
+func Libraries(root string) []string {
+	var out []string
+	seen := map[string]bool{}
+	for _, dir := range []string{"/usr/lib/x86_64-linux-gnu", "/usr/lib/aarch64-linux-gnu", "/usr/lib64", "/usr/lib"} {
+		for _, name := range []string{"libcuda.so*", "libcudadebugger.so*", "libnvidia-ml.so*", "libnvidia-ptxjitcompiler.so*", "libnvidia-nvvm*.so*", "libnvidia-opencl.so*", "libnvidia-cfg.so*", "libnvidia-gpucomp.so*", "libnvidia-encode.so*", "libnvcuvid.so*"} {
+			found, _ := filepath.Glob(filepath.Join(root, dir, name)) // the patterns are right
+			for _, path := range found {
+				if base := filepath.Base(path); !seen[base] {
+					seen[base] = true
+					out = append(out, path)
+				}
+			}
+		}
+	}
+	return out
+}
+
 type nodes struct {
 	root         string
 	mine, others []string

@@ -101,8 +101,11 @@ type Box struct {
 	WorkDir string   `json:"work_dir,omitempty"`
 	Devices []string `json:"devices,omitempty"` // device nodes that it may use, by their path on the server
 	Mounts  []Mount  `json:"mounts,omitempty"`  // what it sees beside the system
-	Network string   `json:"network,omitempty"` // NetworkHost, NetworkNone
-	Limits  Limits   `json:"limits"`
+	Root    []Layer  `json:"root,omitempty"`    // its root's files, in place of the server's own system
+	// Libraries are files of the server that a job with a root of its own finds in LibraryDir.
+	Libraries []string `json:"libraries,omitempty"`
+	Network   string   `json:"network,omitempty"` // NetworkHost, NetworkNone
+	Limits    Limits   `json:"limits"`
 
 	Groups []string `json:"groups"` // its control group's folders
 	Hide   []string `json:"hide"`   // folders of the system that it finds empty
@@ -113,6 +116,14 @@ type Mount struct {
 	Source   string `json:"source"`
 	Target   string `json:"target"`
 	ReadOnly bool   `json:"read_only"`
+}
+
+// Layer is a mount, as mount(2) takes it.
+type Layer struct {
+	Type   string  `json:"type"`
+	Source string  `json:"source"`
+	Flags  uintptr `json:"flags"`
+	Data   string  `json:"data"`
 }
 
 // Networks that a job may have. With NetworkHost it shares the server's, as multi-node jobs over RDMA need; its ports and

@@ -3,9 +3,11 @@ package sandbox
 import (
 	"bytes"
 	"context"
+	"errors"
 	"fmt"
 	"net"
 	"os"
+	"os/exec"
 	"path/filepath"
 	"strconv"
 	"strings"
@@ -16,6 +18,7 @@ import (
 
 	"github.com/google/go-cmp/cmp"
 	"go.uber.org/goleak"
+	"golang.org/x/sys/unix"
 )
 
 func TestMain(m *testing.M) {
@@ -365,6 +368,100 @@ func TestMountsThatWereAskedFor(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			if out, e := result(t, h, "ls /data", with(c.mounts...)); !strings.Contains(e.Err, c.want) {
 				t.Errorf("%+v, want %q; %s", e, c.want, out)
+			}
+		})
+	}
+}
+
+// image makes a folder with a shell and what it links, and what else is wanted: path -> content, or -> a link's target after "->".
+func image(t *testing.T, more map[string]string) (dir string, root []Layer) {
+	t.Helper()
+	dir = t.TempDir()
+	shell, err := filepath.EvalSymlinks("/bin/sh")
+	if err != nil {
+		t.Fatal(err)
+	}
+	files := map[string]string{"/bin/sh": shell}
+	out, err := exec.Command("ldd", shell).Output()
+	if err != nil {
+		t.Skipf("what a shell links can't be told: %v", err)
+	}
+	for word := range strings.FieldsSeq(string(out)) {
+		if strings.HasPrefix(word, "/") {
+			files[word] = word
+		}
+	}
+	put := func(path string, content []byte, mode os.FileMode) {
+		path = filepath.Join(dir, path)
+		if err := errors.Join(os.MkdirAll(filepath.Dir(path), 0o755), os.WriteFile(path, content, mode)); err != nil {
+			t.Fatal(err)
+		}
+	}
+	for at, from := range files {
+		content, err := os.ReadFile(from)
+		if err != nil {
+			t.Fatal(err)
+		}
+		put(at, content, 0o755)
+	}
+	for path, content := range more {
+		if to, link := strings.CutPrefix(content, "->"); link {
+			if err := os.Symlink(to, filepath.Join(dir, path)); err != nil {
+				t.Fatal(err)
+			}
+			continue
+		}
+		put(path, []byte(content), 0o644)
+	}
+	if err := os.Chmod(dir, 0o755); err != nil {
+		t.Fatal(err)
+	}
+	return dir, []Layer{{Source: dir, Flags: unix.MS_BIND}}
+}
+
+func TestARootOfItsOwn(t *testing.T) {
+	t.Parallel()
+	h := host(t)
+	dir, root := image(t, map[string]string{"/etc/release": "an image\n", "/etc/passwd": "root:x:0:0::/:/bin/sh\n", "/lib/libx.so": "the image's", "/open/f": "before"})
+	data := t.TempDir()
+	if err := errors.Join(os.WriteFile(filepath.Join(data, "f"), nil, 0o644), os.Chmod(data, 0o755), os.Chmod(filepath.Join(dir, "open"), 0o777)); err != nil {
+		t.Fatal(err)
+	}
+	out, e := result(t, h, `read line </etc/release; echo "$line"; while read line; do echo "$line"; done </etc/passwd; echo x >/work/x && echo /work/*; echo /usr/bin/* /data/* /dev/n*; echo /usr/local/nvidia/lib64/*; echo y >/open/y && echo /open/*; echo z >/bin/z`, func(b *Box) {
+		b.Root, b.Mounts, b.Libraries = root, []Mount{{data, "/data", true}}, []string{"/etc/os-release"}
+	})
+	for _, want := range []string{"an image\n", "job:x:19", "/work/x\n", "/usr/bin/* /data/f /dev/null\n", "/usr/local/nvidia/lib64/os-release\n", "/open/f /open/y\n"} {
+		if !strings.Contains(out, want) {
+			t.Errorf("it does not say %q: %+v %s", want, e, out)
+		}
+	}
+	if e.Code == 0 {
+		t.Errorf("it wrote to a folder of root's in its image: %s", out)
+	}
+	if left, err := filepath.Glob(filepath.Join(dir, "*", "[yz]")); err != nil || len(left) > 0 {
+		t.Errorf("the image itself holds %v now (%v)", left, err)
+	}
+}
+
+// TestAnImageLeadsNowhere: links in an image, which a root that is filled from outside would follow on the server.
+func TestAnImageLeadsNowhere(t *testing.T) {
+	t.Parallel()
+	h := host(t)
+	for _, at := range []string{"/work", "/tmp", "/dev", "/etc", "/run", "/proc", "/data", "/usr"} {
+		t.Run(at, func(t *testing.T) {
+			outside, data := t.TempDir(), t.TempDir()
+			if err := errors.Join(os.Chmod(outside, 0o777), os.Chmod(data, 0o777)); err != nil {
+				t.Fatal(err)
+			}
+			_, root := image(t, map[string]string{at: "->" + outside})
+			out, e := result(t, h, `echo x >`+at+`/x`, func(b *Box) {
+				b.Root, b.Mounts, b.Libraries = root, []Mount{{data, "/data/d", true}}, []string{"/etc/os-release"}
+			})
+			if e.Err == "" {
+				t.Errorf("it ran, with a link where its own are to be: %+v %s", e, out)
+			}
+			if files, err := os.ReadDir(outside); err != nil || len(files) > 0 {
+				t.Errorf("the server's folder holds %v (%v)", files, err)
 			}
 		})
 	}
