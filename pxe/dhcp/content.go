@@ -77,8 +77,10 @@ func (d *draft) network(c *call) {
 var bootFromHere = []byte{6, 1, 8, 255}
 
 // noProxyDHCP is iPXE's encapsulated option 175.176: don't wait 2 s for a proxy's offer. keepSAN (175.8) leaves a
-// disk hooked by sanboot in place, so that handing over to the disk works.
+// disk hooked by sanboot in place, so that handing over to the disk works. priority (175.1) puts a proxy's answer before
+// that of the server that gives the address, which may name a boot file of its own: iPXE else goes by that one.
 var (
+	priority    = []byte{1, 1, 1}
 	noProxyDHCP = []byte{176, 1, 1}
 	keepSAN     = []byte{8, 1, 1}
 )
@@ -107,6 +109,7 @@ func (d *draft) boot(c *call) {
 		} else {
 			d.text(dhcpv4.OptionClassIdentifier, "PXEClient")
 			d.set(dhcpv4.OptionVendorSpecificInformation, bootFromHere)
+			d.set(dhcpv4.GenericOptionCode(optIPXE), append(append([]byte{}, priority...), keepSAN...))
 		}
 	case OS, UBoot:
 	}

@@ -1,6 +1,6 @@
 // Package realclients holds the tests of the boot service with clients that other people wrote: udhcpc, dhclient,
-// dhcpcd, dnsmasq as a relay and as the DHCP server beside the proxy, tftp-hpa, curl, nmap, and SeaBIOS and OVMF under
-// qemu. It has no code of its own.
+// dhcpcd, dnsmasq as a relay and as the DHCP server beside the proxy, radvd, tftp-hpa, curl, nmap, rdisc6, and SeaBIOS,
+// OVMF, AAVMF and U-Boot under qemu. It has no code of its own.
 //
 // They need root, Linux namespaces and Debian's packages, and so a build tag:
 //

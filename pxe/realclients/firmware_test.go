@@ -47,13 +47,13 @@ func (k typist) Read(b []byte) (int, error) {
 	}
 }
 
-// plainDHCP is a server beside, dnsmasq, that gives addresses and knows nothing of booting.
-func (s *site) plainDHCP(t *testing.T) {
+// plainDHCP is a server beside, dnsmasq, that gives addresses and, but for what more says, knows nothing of booting.
+func (s *site) plainDHCP(t *testing.T, more ...string) {
 	t.Helper()
 	need(t, "dnsmasq", "dnsmasq-base")
 	other := s.host(t, 30, "br0")
 	other.run("ip address add 10.77.0.2/24 dev eth0")
-	other.daemon("dnsmasq", "-k", "-p", "0", "--dhcp-range=10.77.0.200,10.77.0.220,255.255.255.0,1h", "--dhcp-leasefile=/dev/null", "--log-facility=-", "--user=root", "--pid-file=", "--interface=eth0", "--bind-interfaces")
+	other.daemon(append([]string{"dnsmasq", "-k", "-p", "0", "--dhcp-range=10.77.0.200,10.77.0.220,255.255.255.0,1h", "--dhcp-leasefile=/dev/null", "--log-facility=-", "--user=root", "--pid-file=", "--interface=eth0", "--bind-interfaces"}, more...)...)
 	other.waitUp(67)
 }
 
@@ -246,17 +246,28 @@ func TestOVMFByHTTP(t *testing.T) {
 	s.wait(time.Second, boot.KindHTTP, v.mac, func(e schema.BootEvidence) bool { return e.Result == "ok" && e.What == "snponly.efi" })
 }
 
-// TestOVMFWithAProxyBesideDnsmasq: dnsmasq gives the addresses and knows nothing of booting.
+// TestOVMFWithAProxyBesideDnsmasq: dnsmasq gives the addresses, and knows nothing of booting, or names a file of its own,
+// which EDK2 thinks less of than of a proxy's answer.
 func TestOVMFWithAProxyBesideDnsmasq(t *testing.T) {
 	need(t, "dnsmasq", "dnsmasq-base")
-	s := newSite(t, func(c *pxe.Config) { c.Mode = "proxy" })
-	s.plainDHCP(t)
-	v := vm{mac: "52:54:00:77:03:04", tap: "tap4", uefi: true}
-	s.Put(boot.Machine{ID: "srv-proxy", Name: "proxy", Phase: schema.PhaseAvailable}, v.mac)
-	s.power(t, v, "br0")
-	s.reaches(v.mac, "boot from disk")
-	if rows, _ := s.leases.List(t.Context(), "10.77.0.0/24"); len(rows) != 0 {
-		t.Fatalf("a proxy gave addresses: %v", rows)
+	for i, c := range []struct {
+		name string
+		more []string
+	}{
+		{"addresses only", nil},
+		{"with a boot file of its own", []string{"--dhcp-boot=elsewhere.efi"}},
+	} {
+		t.Run(c.name, func(t *testing.T) {
+			s := newSite(t, func(c *pxe.Config) { c.Mode = "proxy" })
+			s.plainDHCP(t, c.more...)
+			v := vm{mac: fmt.Sprintf("52:54:00:77:04:%02x", i), tap: fmt.Sprintf("tap4%d", i), uefi: true}
+			s.Put(boot.Machine{ID: "srv-proxy", Name: "proxy", Phase: schema.PhaseAvailable}, v.mac)
+			s.power(t, v, "br0")
+			s.reaches(v.mac, "boot from disk")
+			if rows, _ := s.leases.List(t.Context(), "10.77.0.0/24"); len(rows) != 0 {
+				t.Fatalf("a proxy gave addresses: %v", rows)
+			}
+		})
 	}
 }
 
