@@ -65,6 +65,30 @@ func (v *verbs) SkipStep(_ context.Context, s schema.Server, step schema.Step, r
 func (v *verbs) AbortOnboarding(_ context.Context, s schema.Server, by string) error {
 	return v.do("abort %s %s", s.Name, by)
 }
+// ruleBook is rules of which there is one.
+type ruleBook struct{}
+
+func (ruleBook) Rules(context.Context) ([]schema.HealthRule, error) {
+	return []schema.HealthRule{{Name: "xid-79", Kind: "xid", Action: schema.ActionReset, Mode: "enforce"}}, nil
+}
+
+func (ruleBook) ChangeRule(_ context.Context, c schema.RuleChange, by string) (schema.HealthRule, error) {
+	if c.Rule != "xid-79" {
+		return schema.HealthRule{}, schema.NotFound("rule", c.Rule)
+	}
+	return schema.HealthRule{Name: c.Rule, Mode: c.Mode, Changed: by}, nil
+}
+
+func (ruleBook) Replay(_ context.Context, since schema.Instant, c *schema.RuleChange) (schema.Replay, error) {
+	r := schema.Replay{Since: since, Actions: []schema.ActionCount{}, Differ: []schema.ReplayedFault{}}
+	if c != nil {
+		r.Differ = []schema.ReplayedFault{{Rule: c.Rule, Verdict: c.Action}}
+	}
+	return r, nil
+}
+
+func (v *verbs) CouldNotFix(context.Context, schema.Repair, string, string) error { return nil }
+
 func (v *verbs) RepairDone(_ context.Context, r schema.Repair, d api.RepairDone) error {
 	return v.do("done %s %+v", r.ID, d)
 }
@@ -126,7 +150,7 @@ const model = "nvidia-h100-80gb"
 func newPool(t *testing.T, change ...func(*api.Config)) *pool {
 	t.Helper()
 	p := &pool{T: t, store: storetest.Open(t), verbs: &verbs{}, log: &lockedBuffer{}, http: &http.Transport{MaxIdleConnsPerHost: 8}, tokens: map[auth.Who]string{}}
-	c := api.Config{Store: p.store, Ring: storetest.Ring(t), Processes: p.verbs, Installs: oneProfile{}, Log: slog.New(slog.NewTextHandler(p.log, nil)),
+	c := api.Config{Store: p.store, Health: ruleBook{}, Ring: storetest.Ring(t), Processes: p.verbs, Installs: oneProfile{}, Log: slog.New(slog.NewTextHandler(p.log, nil)),
 		Console: func(http.Handler, *auth.Authenticator) http.Handler { return http.NotFoundHandler() }}
 	for _, f := range change {
 		f(&c)

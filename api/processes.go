@@ -30,6 +30,8 @@ type Processes interface {
 	SkipStep(ctx context.Context, server schema.Server, step schema.Step, reason, by string) error
 	AbortOnboarding(ctx context.Context, server schema.Server, by string) error
 	RepairDone(ctx context.Context, repair schema.Repair, done RepairDone) error
+	// CouldNotFix takes a technician's word that a repair can't be done; note says what was tried.
+	CouldNotFix(ctx context.Context, repair schema.Repair, note, by string) error
 	// BurnIn takes a server that holds no job out of the pool and proves its accelerators; see store.BeginBurnIn.
 	BurnIn(ctx context.Context, server schema.Server, by string) (schema.Repair, error)
 }
@@ -53,6 +55,9 @@ func (noProcesses) AbortOnboarding(context.Context, schema.Server, string) error
 	return errNoProcesses
 }
 func (noProcesses) RepairDone(context.Context, schema.Repair, RepairDone) error {
+	return errNoProcesses
+}
+func (noProcesses) CouldNotFix(context.Context, schema.Repair, string, string) error {
 	return errNoProcesses
 }
 func (noProcesses) BurnIn(context.Context, schema.Server, string) (schema.Repair, error) {

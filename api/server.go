@@ -37,6 +37,7 @@ const (
 type Config struct {
 	Store     *store.Store
 	Ring      *secret.Ring
+	Health    Health    // nil = what needs the rules answers 503
 	Processes Processes // nil = verbs that need a workflow answer 503
 	Installs  Installs  // nil = verbs about install profiles answer 503
 	Log       *slog.Logger
@@ -84,6 +85,9 @@ var _ contract.ServerInterface = (*Server)(nil)
 func New(c Config) (*Server, error) {
 	if c.Store == nil || c.Ring == nil {
 		return nil, errors.New("api: Store and Ring are required")
+	}
+	if c.Health == nil {
+		c.Health = noHealth{}
 	}
 	if c.Processes == nil {
 		c.Processes = noProcesses{}

@@ -53,6 +53,14 @@ func (p processes) RepairDone(ctx context.Context, r schema.Repair, d api.Repair
 	return p.update(ctx, v, "repair", workflows.UpdateDone, workflows.Done{OldSerial: d.OldSerial, NewSerial: d.NewSerial, Did: d.Did, Note: d.Note, By: d.By})
 }
 
+func (p processes) CouldNotFix(ctx context.Context, r schema.Repair, note, by string) error {
+	v, err := p.store.Server(ctx, r.Server)
+	if err != nil {
+		return err
+	}
+	return p.update(ctx, v, "repair", workflows.UpdateCouldNotFix, workflows.CouldNotFix{Note: note, By: by})
+}
+
 // BurnIn begins it in the record; the event that tells of it starts the process.
 func (p processes) BurnIn(ctx context.Context, v schema.Server, by string) (schema.Repair, error) {
 	return p.store.BeginBurnIn(ctx, v.ID, by)

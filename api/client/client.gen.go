@@ -259,6 +259,92 @@ type ClientInterface interface {
 	// Corresponds with POST /v1/found-bmcs (the `KeepFoundBMCs` operationId).
 	KeepFoundBMCs(ctx context.Context, body KeepFoundBMCsJSONRequestBody, reqEditors ...RequestEditorFn) (*http.Response, error)
 
+	// ListBreakers Breakers that hold automatic cordons back, newest first
+	//
+	// Corresponds with GET /v1/health/breakers (the `ListBreakers` operationId).
+	ListBreakers(ctx context.Context, params *ListBreakersParams, reqEditors ...RequestEditorFn) (*http.Response, error)
+
+	// ResetBreakerWithBody Let faults of its scope be acted on again; what was held back is judged anew
+	//
+	// Takes any type of body and a specified content type.
+	//
+	// Corresponds with POST /v1/health/breakers/{breaker}/actions/reset (the `ResetBreaker` operationId).
+	ResetBreakerWithBody(ctx context.Context, breaker string, contentType string, body io.Reader, reqEditors ...RequestEditorFn) (*http.Response, error)
+
+	// ResetBreaker Let faults of its scope be acted on again; what was held back is judged anew
+	//
+	// Takes a body of the `application/json` content type.
+	//
+	// Corresponds with POST /v1/health/breakers/{breaker}/actions/reset (the `ResetBreaker` operationId).
+	ResetBreaker(ctx context.Context, breaker string, body ResetBreakerJSONRequestBody, reqEditors ...RequestEditorFn) (*http.Response, error)
+
+	// ListLemons Devices and slots that come back too often, the worst first
+	//
+	// Corresponds with GET /v1/health/lemons (the `ListLemons` operationId).
+	ListLemons(ctx context.Context, reqEditors ...RequestEditorFn) (*http.Response, error)
+
+	// ReplayHealthWithBody What the rules, or one that is changed, would have made of past faults; nothing is changed
+	//
+	// Takes any type of body and a specified content type.
+	//
+	// Corresponds with POST /v1/health/replay (the `ReplayHealth` operationId).
+	ReplayHealthWithBody(ctx context.Context, contentType string, body io.Reader, reqEditors ...RequestEditorFn) (*http.Response, error)
+
+	// ReplayHealth What the rules, or one that is changed, would have made of past faults; nothing is changed
+	//
+	// Takes a body of the `application/json` content type.
+	//
+	// Corresponds with POST /v1/health/replay (the `ReplayHealth` operationId).
+	ReplayHealth(ctx context.Context, body ReplayHealthJSONRequestBody, reqEditors ...RequestEditorFn) (*http.Response, error)
+
+	// ListHealthRules The rules that judge evidence, as they are in force, with what came of them
+	//
+	// Corresponds with GET /v1/health/rules (the `ListHealthRules` operationId).
+	ListHealthRules(ctx context.Context, reqEditors ...RequestEditorFn) (*http.Response, error)
+
+	// ChangeHealthRuleWithBody Change a rule; a change of nothing but the reason takes an earlier one back
+	//
+	// Takes any type of body and a specified content type.
+	//
+	// Corresponds with PUT /v1/health/rules/{rule} (the `ChangeHealthRule` operationId).
+	ChangeHealthRuleWithBody(ctx context.Context, rule string, contentType string, body io.Reader, reqEditors ...RequestEditorFn) (*http.Response, error)
+
+	// ChangeHealthRule Change a rule; a change of nothing but the reason takes an earlier one back
+	//
+	// Takes a body of the `application/json` content type.
+	//
+	// Corresponds with PUT /v1/health/rules/{rule} (the `ChangeHealthRule` operationId).
+	ChangeHealthRule(ctx context.Context, rule string, body ChangeHealthRuleJSONRequestBody, reqEditors ...RequestEditorFn) (*http.Response, error)
+
+	// ListSilences Silences, newest first
+	//
+	// Corresponds with GET /v1/health/silences (the `ListSilences` operationId).
+	ListSilences(ctx context.Context, params *ListSilencesParams, reqEditors ...RequestEditorFn) (*http.Response, error)
+
+	// CreateSilenceWithBody Keep evidence from being acted on until a moment
+	//
+	// Takes any type of body and a specified content type.
+	//
+	// Corresponds with POST /v1/health/silences (the `CreateSilence` operationId).
+	CreateSilenceWithBody(ctx context.Context, contentType string, body io.Reader, reqEditors ...RequestEditorFn) (*http.Response, error)
+
+	// CreateSilence Keep evidence from being acted on until a moment
+	//
+	// Takes a body of the `application/json` content type.
+	//
+	// Corresponds with POST /v1/health/silences (the `CreateSilence` operationId).
+	CreateSilence(ctx context.Context, body CreateSilenceJSONRequestBody, reqEditors ...RequestEditorFn) (*http.Response, error)
+
+	// EndSilence End a silence before its time
+	//
+	// Corresponds with DELETE /v1/health/silences/{silence} (the `EndSilence` operationId).
+	EndSilence(ctx context.Context, silence string, reqEditors ...RequestEditorFn) (*http.Response, error)
+
+	// GetHealthTimes How long the steps of repairs took, how often hardware fails, and what that cost
+	//
+	// Corresponds with GET /v1/health/times (the `GetHealthTimes` operationId).
+	GetHealthTimes(ctx context.Context, params *GetHealthTimesParams, reqEditors ...RequestEditorFn) (*http.Response, error)
+
 	// RemoveInstallChoice Take a choice back; the next wider one holds
 	//
 	// Corresponds with DELETE /v1/install-choices (the `RemoveInstallChoice` operationId).
@@ -488,6 +574,34 @@ type ClientInterface interface {
 	// Corresponds with GET /v1/repairs/{repair} (the `GetRepair` operationId).
 	GetRepair(ctx context.Context, repair TheRepair, params *GetRepairParams, reqEditors ...RequestEditorFn) (*http.Response, error)
 
+	// ClaimRepairWithBody A technician says who works on it
+	//
+	// Takes any type of body and a specified content type.
+	//
+	// Corresponds with POST /v1/repairs/{repair}/actions/claim (the `ClaimRepair` operationId).
+	ClaimRepairWithBody(ctx context.Context, repair TheRepair, contentType string, body io.Reader, reqEditors ...RequestEditorFn) (*http.Response, error)
+
+	// ClaimRepair A technician says who works on it
+	//
+	// Takes a body of the `application/json` content type.
+	//
+	// Corresponds with POST /v1/repairs/{repair}/actions/claim (the `ClaimRepair` operationId).
+	ClaimRepair(ctx context.Context, repair TheRepair, body ClaimRepairJSONRequestBody, reqEditors ...RequestEditorFn) (*http.Response, error)
+
+	// GiveUpRepairWithBody The technician says that it can't be done here; the server stays out and operators are called
+	//
+	// Takes any type of body and a specified content type.
+	//
+	// Corresponds with POST /v1/repairs/{repair}/actions/could-not-fix (the `GiveUpRepair` operationId).
+	GiveUpRepairWithBody(ctx context.Context, repair TheRepair, contentType string, body io.Reader, reqEditors ...RequestEditorFn) (*http.Response, error)
+
+	// GiveUpRepair The technician says that it can't be done here; the server stays out and operators are called
+	//
+	// Takes a body of the `application/json` content type.
+	//
+	// Corresponds with POST /v1/repairs/{repair}/actions/could-not-fix (the `GiveUpRepair` operationId).
+	GiveUpRepair(ctx context.Context, repair TheRepair, body GiveUpRepairJSONRequestBody, reqEditors ...RequestEditorFn) (*http.Response, error)
+
 	// FinishRepairWithBody The technician says what was done; the hardware is then proven before it returns
 	//
 	// 409 with the reason where the repair does not wait for a technician.
@@ -506,10 +620,62 @@ type ClientInterface interface {
 	// Corresponds with POST /v1/repairs/{repair}/actions/done (the `FinishRepair` operationId).
 	FinishRepair(ctx context.Context, repair TheRepair, body FinishRepairJSONRequestBody, reqEditors ...RequestEditorFn) (*http.Response, error)
 
+	// DrainRepairNowWithBody The jobs on its server are asked to end and not waited for
+	//
+	// Takes any type of body and a specified content type.
+	//
+	// Corresponds with POST /v1/repairs/{repair}/actions/drain-now (the `DrainRepairNow` operationId).
+	DrainRepairNowWithBody(ctx context.Context, repair TheRepair, contentType string, body io.Reader, reqEditors ...RequestEditorFn) (*http.Response, error)
+
+	// DrainRepairNow The jobs on its server are asked to end and not waited for
+	//
+	// Takes a body of the `application/json` content type.
+	//
+	// Corresponds with POST /v1/repairs/{repair}/actions/drain-now (the `DrainRepairNow` operationId).
+	DrainRepairNow(ctx context.Context, repair TheRepair, body DrainRepairNowJSONRequestBody, reqEditors ...RequestEditorFn) (*http.Response, error)
+
+	// GetRepairEvidence What was told, seen, tried and tested: the bundle that goes to the maker
+	//
+	// Corresponds with GET /v1/repairs/{repair}/evidence (the `GetRepairEvidence` operationId).
+	GetRepairEvidence(ctx context.Context, repair TheRepair, reqEditors ...RequestEditorFn) (*http.Response, error)
+
 	// GetReport The four counts (queue wait, allocated share, idle rate, success rate) with their verdict
 	//
 	// Corresponds with GET /v1/report (the `GetReport` operationId).
 	GetReport(ctx context.Context, params *GetReportParams, reqEditors ...RequestEditorFn) (*http.Response, error)
+
+	// ListRMAs Parts that go back to their makers, newest first
+	//
+	// Corresponds with GET /v1/rmas (the `ListRMAs` operationId).
+	ListRMAs(ctx context.Context, params *ListRMAsParams, reqEditors ...RequestEditorFn) (*http.Response, error)
+
+	// OpenRMAWithBody Begin the return of a part that no repair took out
+	//
+	// Takes any type of body and a specified content type.
+	//
+	// Corresponds with POST /v1/rmas (the `OpenRMA` operationId).
+	OpenRMAWithBody(ctx context.Context, contentType string, body io.Reader, reqEditors ...RequestEditorFn) (*http.Response, error)
+
+	// OpenRMA Begin the return of a part that no repair took out
+	//
+	// Takes a body of the `application/json` content type.
+	//
+	// Corresponds with POST /v1/rmas (the `OpenRMA` operationId).
+	OpenRMA(ctx context.Context, body OpenRMAJSONRequestBody, reqEditors ...RequestEditorFn) (*http.Response, error)
+
+	// ChangeRMAWithBody Say what became of it
+	//
+	// Takes any type of body and a specified content type.
+	//
+	// Corresponds with PATCH /v1/rmas/{rma} (the `ChangeRMA` operationId).
+	ChangeRMAWithBody(ctx context.Context, rma string, contentType string, body io.Reader, reqEditors ...RequestEditorFn) (*http.Response, error)
+
+	// ChangeRMA Say what became of it
+	//
+	// Takes a body of the `application/json` content type.
+	//
+	// Corresponds with PATCH /v1/rmas/{rma} (the `ChangeRMA` operationId).
+	ChangeRMA(ctx context.Context, rma string, body ChangeRMAJSONRequestBody, reqEditors ...RequestEditorFn) (*http.Response, error)
 
 	// ListServers List servers
 	//
@@ -1427,6 +1593,232 @@ func (c *Client) KeepFoundBMCs(ctx context.Context, body KeepFoundBMCsJSONReques
 	return c.Client.Do(req)
 }
 
+// ListBreakers Breakers that hold automatic cordons back, newest first
+//
+// Corresponds with GET /v1/health/breakers (the `ListBreakers` operationId).
+func (c *Client) ListBreakers(ctx context.Context, params *ListBreakersParams, reqEditors ...RequestEditorFn) (*http.Response, error) {
+	req, err := NewListBreakersRequest(c.Server, params)
+	if err != nil {
+		return nil, err
+	}
+	req = req.WithContext(ctx)
+	if err := c.applyEditors(ctx, req, reqEditors); err != nil {
+		return nil, err
+	}
+	return c.Client.Do(req)
+}
+
+// ResetBreakerWithBody Let faults of its scope be acted on again; what was held back is judged anew
+//
+// Takes any type of body and a specified content type.
+//
+// Corresponds with POST /v1/health/breakers/{breaker}/actions/reset (the `ResetBreaker` operationId).
+func (c *Client) ResetBreakerWithBody(ctx context.Context, breaker string, contentType string, body io.Reader, reqEditors ...RequestEditorFn) (*http.Response, error) {
+	req, err := NewResetBreakerRequestWithBody(c.Server, breaker, contentType, body)
+	if err != nil {
+		return nil, err
+	}
+	req = req.WithContext(ctx)
+	if err := c.applyEditors(ctx, req, reqEditors); err != nil {
+		return nil, err
+	}
+	return c.Client.Do(req)
+}
+
+// ResetBreaker Let faults of its scope be acted on again; what was held back is judged anew
+//
+// Takes a body of the `application/json` content type.
+//
+// Corresponds with POST /v1/health/breakers/{breaker}/actions/reset (the `ResetBreaker` operationId).
+func (c *Client) ResetBreaker(ctx context.Context, breaker string, body ResetBreakerJSONRequestBody, reqEditors ...RequestEditorFn) (*http.Response, error) {
+	req, err := NewResetBreakerRequest(c.Server, breaker, body)
+	if err != nil {
+		return nil, err
+	}
+	req = req.WithContext(ctx)
+	if err := c.applyEditors(ctx, req, reqEditors); err != nil {
+		return nil, err
+	}
+	return c.Client.Do(req)
+}
+
+// ListLemons Devices and slots that come back too often, the worst first
+//
+// Corresponds with GET /v1/health/lemons (the `ListLemons` operationId).
+func (c *Client) ListLemons(ctx context.Context, reqEditors ...RequestEditorFn) (*http.Response, error) {
+	req, err := NewListLemonsRequest(c.Server)
+	if err != nil {
+		return nil, err
+	}
+	req = req.WithContext(ctx)
+	if err := c.applyEditors(ctx, req, reqEditors); err != nil {
+		return nil, err
+	}
+	return c.Client.Do(req)
+}
+
+// ReplayHealthWithBody What the rules, or one that is changed, would have made of past faults; nothing is changed
+//
+// Takes any type of body and a specified content type.
+//
+// Corresponds with POST /v1/health/replay (the `ReplayHealth` operationId).
+func (c *Client) ReplayHealthWithBody(ctx context.Context, contentType string, body io.Reader, reqEditors ...RequestEditorFn) (*http.Response, error) {
+	req, err := NewReplayHealthRequestWithBody(c.Server, contentType, body)
+	if err != nil {
+		return nil, err
+	}
+	req = req.WithContext(ctx)
+	if err := c.applyEditors(ctx, req, reqEditors); err != nil {
+		return nil, err
+	}
+	return c.Client.Do(req)
+}
+
+// ReplayHealth What the rules, or one that is changed, would have made of past faults; nothing is changed
+//
+// Takes a body of the `application/json` content type.
+//
+// Corresponds with POST /v1/health/replay (the `ReplayHealth` operationId).
+func (c *Client) ReplayHealth(ctx context.Context, body ReplayHealthJSONRequestBody, reqEditors ...RequestEditorFn) (*http.Response, error) {
+	req, err := NewReplayHealthRequest(c.Server, body)
+	if err != nil {
+		return nil, err
+	}
+	req = req.WithContext(ctx)
+	if err := c.applyEditors(ctx, req, reqEditors); err != nil {
+		return nil, err
+	}
+	return c.Client.Do(req)
+}
+
+// ListHealthRules The rules that judge evidence, as they are in force, with what came of them
+//
+// Corresponds with GET /v1/health/rules (the `ListHealthRules` operationId).
+func (c *Client) ListHealthRules(ctx context.Context, reqEditors ...RequestEditorFn) (*http.Response, error) {
+	req, err := NewListHealthRulesRequest(c.Server)
+	if err != nil {
+		return nil, err
+	}
+	req = req.WithContext(ctx)
+	if err := c.applyEditors(ctx, req, reqEditors); err != nil {
+		return nil, err
+	}
+	return c.Client.Do(req)
+}
+
+// ChangeHealthRuleWithBody Change a rule; a change of nothing but the reason takes an earlier one back
+//
+// Takes any type of body and a specified content type.
+//
+// Corresponds with PUT /v1/health/rules/{rule} (the `ChangeHealthRule` operationId).
+func (c *Client) ChangeHealthRuleWithBody(ctx context.Context, rule string, contentType string, body io.Reader, reqEditors ...RequestEditorFn) (*http.Response, error) {
+	req, err := NewChangeHealthRuleRequestWithBody(c.Server, rule, contentType, body)
+	if err != nil {
+		return nil, err
+	}
+	req = req.WithContext(ctx)
+	if err := c.applyEditors(ctx, req, reqEditors); err != nil {
+		return nil, err
+	}
+	return c.Client.Do(req)
+}
+
+// ChangeHealthRule Change a rule; a change of nothing but the reason takes an earlier one back
+//
+// Takes a body of the `application/json` content type.
+//
+// Corresponds with PUT /v1/health/rules/{rule} (the `ChangeHealthRule` operationId).
+func (c *Client) ChangeHealthRule(ctx context.Context, rule string, body ChangeHealthRuleJSONRequestBody, reqEditors ...RequestEditorFn) (*http.Response, error) {
+	req, err := NewChangeHealthRuleRequest(c.Server, rule, body)
+	if err != nil {
+		return nil, err
+	}
+	req = req.WithContext(ctx)
+	if err := c.applyEditors(ctx, req, reqEditors); err != nil {
+		return nil, err
+	}
+	return c.Client.Do(req)
+}
+
+// ListSilences Silences, newest first
+//
+// Corresponds with GET /v1/health/silences (the `ListSilences` operationId).
+func (c *Client) ListSilences(ctx context.Context, params *ListSilencesParams, reqEditors ...RequestEditorFn) (*http.Response, error) {
+	req, err := NewListSilencesRequest(c.Server, params)
+	if err != nil {
+		return nil, err
+	}
+	req = req.WithContext(ctx)
+	if err := c.applyEditors(ctx, req, reqEditors); err != nil {
+		return nil, err
+	}
+	return c.Client.Do(req)
+}
+
+// CreateSilenceWithBody Keep evidence from being acted on until a moment
+//
+// Takes any type of body and a specified content type.
+//
+// Corresponds with POST /v1/health/silences (the `CreateSilence` operationId).
+func (c *Client) CreateSilenceWithBody(ctx context.Context, contentType string, body io.Reader, reqEditors ...RequestEditorFn) (*http.Response, error) {
+	req, err := NewCreateSilenceRequestWithBody(c.Server, contentType, body)
+	if err != nil {
+		return nil, err
+	}
+	req = req.WithContext(ctx)
+	if err := c.applyEditors(ctx, req, reqEditors); err != nil {
+		return nil, err
+	}
+	return c.Client.Do(req)
+}
+
+// CreateSilence Keep evidence from being acted on until a moment
+//
+// Takes a body of the `application/json` content type.
+//
+// Corresponds with POST /v1/health/silences (the `CreateSilence` operationId).
+func (c *Client) CreateSilence(ctx context.Context, body CreateSilenceJSONRequestBody, reqEditors ...RequestEditorFn) (*http.Response, error) {
+	req, err := NewCreateSilenceRequest(c.Server, body)
+	if err != nil {
+		return nil, err
+	}
+	req = req.WithContext(ctx)
+	if err := c.applyEditors(ctx, req, reqEditors); err != nil {
+		return nil, err
+	}
+	return c.Client.Do(req)
+}
+
+// EndSilence End a silence before its time
+//
+// Corresponds with DELETE /v1/health/silences/{silence} (the `EndSilence` operationId).
+func (c *Client) EndSilence(ctx context.Context, silence string, reqEditors ...RequestEditorFn) (*http.Response, error) {
+	req, err := NewEndSilenceRequest(c.Server, silence)
+	if err != nil {
+		return nil, err
+	}
+	req = req.WithContext(ctx)
+	if err := c.applyEditors(ctx, req, reqEditors); err != nil {
+		return nil, err
+	}
+	return c.Client.Do(req)
+}
+
+// GetHealthTimes How long the steps of repairs took, how often hardware fails, and what that cost
+//
+// Corresponds with GET /v1/health/times (the `GetHealthTimes` operationId).
+func (c *Client) GetHealthTimes(ctx context.Context, params *GetHealthTimesParams, reqEditors ...RequestEditorFn) (*http.Response, error) {
+	req, err := NewGetHealthTimesRequest(c.Server, params)
+	if err != nil {
+		return nil, err
+	}
+	req = req.WithContext(ctx)
+	if err := c.applyEditors(ctx, req, reqEditors); err != nil {
+		return nil, err
+	}
+	return c.Client.Do(req)
+}
+
 // RemoveInstallChoice Take a choice back; the next wider one holds
 //
 // Corresponds with DELETE /v1/install-choices (the `RemoveInstallChoice` operationId).
@@ -1996,6 +2388,74 @@ func (c *Client) GetRepair(ctx context.Context, repair TheRepair, params *GetRep
 	return c.Client.Do(req)
 }
 
+// ClaimRepairWithBody A technician says who works on it
+//
+// Takes any type of body and a specified content type.
+//
+// Corresponds with POST /v1/repairs/{repair}/actions/claim (the `ClaimRepair` operationId).
+func (c *Client) ClaimRepairWithBody(ctx context.Context, repair TheRepair, contentType string, body io.Reader, reqEditors ...RequestEditorFn) (*http.Response, error) {
+	req, err := NewClaimRepairRequestWithBody(c.Server, repair, contentType, body)
+	if err != nil {
+		return nil, err
+	}
+	req = req.WithContext(ctx)
+	if err := c.applyEditors(ctx, req, reqEditors); err != nil {
+		return nil, err
+	}
+	return c.Client.Do(req)
+}
+
+// ClaimRepair A technician says who works on it
+//
+// Takes a body of the `application/json` content type.
+//
+// Corresponds with POST /v1/repairs/{repair}/actions/claim (the `ClaimRepair` operationId).
+func (c *Client) ClaimRepair(ctx context.Context, repair TheRepair, body ClaimRepairJSONRequestBody, reqEditors ...RequestEditorFn) (*http.Response, error) {
+	req, err := NewClaimRepairRequest(c.Server, repair, body)
+	if err != nil {
+		return nil, err
+	}
+	req = req.WithContext(ctx)
+	if err := c.applyEditors(ctx, req, reqEditors); err != nil {
+		return nil, err
+	}
+	return c.Client.Do(req)
+}
+
+// GiveUpRepairWithBody The technician says that it can't be done here; the server stays out and operators are called
+//
+// Takes any type of body and a specified content type.
+//
+// Corresponds with POST /v1/repairs/{repair}/actions/could-not-fix (the `GiveUpRepair` operationId).
+func (c *Client) GiveUpRepairWithBody(ctx context.Context, repair TheRepair, contentType string, body io.Reader, reqEditors ...RequestEditorFn) (*http.Response, error) {
+	req, err := NewGiveUpRepairRequestWithBody(c.Server, repair, contentType, body)
+	if err != nil {
+		return nil, err
+	}
+	req = req.WithContext(ctx)
+	if err := c.applyEditors(ctx, req, reqEditors); err != nil {
+		return nil, err
+	}
+	return c.Client.Do(req)
+}
+
+// GiveUpRepair The technician says that it can't be done here; the server stays out and operators are called
+//
+// Takes a body of the `application/json` content type.
+//
+// Corresponds with POST /v1/repairs/{repair}/actions/could-not-fix (the `GiveUpRepair` operationId).
+func (c *Client) GiveUpRepair(ctx context.Context, repair TheRepair, body GiveUpRepairJSONRequestBody, reqEditors ...RequestEditorFn) (*http.Response, error) {
+	req, err := NewGiveUpRepairRequest(c.Server, repair, body)
+	if err != nil {
+		return nil, err
+	}
+	req = req.WithContext(ctx)
+	if err := c.applyEditors(ctx, req, reqEditors); err != nil {
+		return nil, err
+	}
+	return c.Client.Do(req)
+}
+
 // FinishRepairWithBody The technician says what was done; the hardware is then proven before it returns
 //
 // 409 with the reason where the repair does not wait for a technician.
@@ -2034,11 +2494,143 @@ func (c *Client) FinishRepair(ctx context.Context, repair TheRepair, body Finish
 	return c.Client.Do(req)
 }
 
+// DrainRepairNowWithBody The jobs on its server are asked to end and not waited for
+//
+// Takes any type of body and a specified content type.
+//
+// Corresponds with POST /v1/repairs/{repair}/actions/drain-now (the `DrainRepairNow` operationId).
+func (c *Client) DrainRepairNowWithBody(ctx context.Context, repair TheRepair, contentType string, body io.Reader, reqEditors ...RequestEditorFn) (*http.Response, error) {
+	req, err := NewDrainRepairNowRequestWithBody(c.Server, repair, contentType, body)
+	if err != nil {
+		return nil, err
+	}
+	req = req.WithContext(ctx)
+	if err := c.applyEditors(ctx, req, reqEditors); err != nil {
+		return nil, err
+	}
+	return c.Client.Do(req)
+}
+
+// DrainRepairNow The jobs on its server are asked to end and not waited for
+//
+// Takes a body of the `application/json` content type.
+//
+// Corresponds with POST /v1/repairs/{repair}/actions/drain-now (the `DrainRepairNow` operationId).
+func (c *Client) DrainRepairNow(ctx context.Context, repair TheRepair, body DrainRepairNowJSONRequestBody, reqEditors ...RequestEditorFn) (*http.Response, error) {
+	req, err := NewDrainRepairNowRequest(c.Server, repair, body)
+	if err != nil {
+		return nil, err
+	}
+	req = req.WithContext(ctx)
+	if err := c.applyEditors(ctx, req, reqEditors); err != nil {
+		return nil, err
+	}
+	return c.Client.Do(req)
+}
+
+// GetRepairEvidence What was told, seen, tried and tested: the bundle that goes to the maker
+//
+// Corresponds with GET /v1/repairs/{repair}/evidence (the `GetRepairEvidence` operationId).
+func (c *Client) GetRepairEvidence(ctx context.Context, repair TheRepair, reqEditors ...RequestEditorFn) (*http.Response, error) {
+	req, err := NewGetRepairEvidenceRequest(c.Server, repair)
+	if err != nil {
+		return nil, err
+	}
+	req = req.WithContext(ctx)
+	if err := c.applyEditors(ctx, req, reqEditors); err != nil {
+		return nil, err
+	}
+	return c.Client.Do(req)
+}
+
 // GetReport The four counts (queue wait, allocated share, idle rate, success rate) with their verdict
 //
 // Corresponds with GET /v1/report (the `GetReport` operationId).
 func (c *Client) GetReport(ctx context.Context, params *GetReportParams, reqEditors ...RequestEditorFn) (*http.Response, error) {
 	req, err := NewGetReportRequest(c.Server, params)
+	if err != nil {
+		return nil, err
+	}
+	req = req.WithContext(ctx)
+	if err := c.applyEditors(ctx, req, reqEditors); err != nil {
+		return nil, err
+	}
+	return c.Client.Do(req)
+}
+
+// ListRMAs Parts that go back to their makers, newest first
+//
+// Corresponds with GET /v1/rmas (the `ListRMAs` operationId).
+func (c *Client) ListRMAs(ctx context.Context, params *ListRMAsParams, reqEditors ...RequestEditorFn) (*http.Response, error) {
+	req, err := NewListRMAsRequest(c.Server, params)
+	if err != nil {
+		return nil, err
+	}
+	req = req.WithContext(ctx)
+	if err := c.applyEditors(ctx, req, reqEditors); err != nil {
+		return nil, err
+	}
+	return c.Client.Do(req)
+}
+
+// OpenRMAWithBody Begin the return of a part that no repair took out
+//
+// Takes any type of body and a specified content type.
+//
+// Corresponds with POST /v1/rmas (the `OpenRMA` operationId).
+func (c *Client) OpenRMAWithBody(ctx context.Context, contentType string, body io.Reader, reqEditors ...RequestEditorFn) (*http.Response, error) {
+	req, err := NewOpenRMARequestWithBody(c.Server, contentType, body)
+	if err != nil {
+		return nil, err
+	}
+	req = req.WithContext(ctx)
+	if err := c.applyEditors(ctx, req, reqEditors); err != nil {
+		return nil, err
+	}
+	return c.Client.Do(req)
+}
+
+// OpenRMA Begin the return of a part that no repair took out
+//
+// Takes a body of the `application/json` content type.
+//
+// Corresponds with POST /v1/rmas (the `OpenRMA` operationId).
+func (c *Client) OpenRMA(ctx context.Context, body OpenRMAJSONRequestBody, reqEditors ...RequestEditorFn) (*http.Response, error) {
+	req, err := NewOpenRMARequest(c.Server, body)
+	if err != nil {
+		return nil, err
+	}
+	req = req.WithContext(ctx)
+	if err := c.applyEditors(ctx, req, reqEditors); err != nil {
+		return nil, err
+	}
+	return c.Client.Do(req)
+}
+
+// ChangeRMAWithBody Say what became of it
+//
+// Takes any type of body and a specified content type.
+//
+// Corresponds with PATCH /v1/rmas/{rma} (the `ChangeRMA` operationId).
+func (c *Client) ChangeRMAWithBody(ctx context.Context, rma string, contentType string, body io.Reader, reqEditors ...RequestEditorFn) (*http.Response, error) {
+	req, err := NewChangeRMARequestWithBody(c.Server, rma, contentType, body)
+	if err != nil {
+		return nil, err
+	}
+	req = req.WithContext(ctx)
+	if err := c.applyEditors(ctx, req, reqEditors); err != nil {
+		return nil, err
+	}
+	return c.Client.Do(req)
+}
+
+// ChangeRMA Say what became of it
+//
+// Takes a body of the `application/json` content type.
+//
+// Corresponds with PATCH /v1/rmas/{rma} (the `ChangeRMA` operationId).
+func (c *Client) ChangeRMA(ctx context.Context, rma string, body ChangeRMAJSONRequestBody, reqEditors ...RequestEditorFn) (*http.Response, error) {
+	req, err := NewChangeRMARequest(c.Server, rma, body)
 	if err != nil {
 		return nil, err
 	}
@@ -4650,6 +5242,430 @@ func NewKeepFoundBMCsRequestWithBody(server string, contentType string, body io.
 	return req, nil
 }
 
+// NewListBreakersRequest constructs an http.Request for the ListBreakers method
+func NewListBreakersRequest(server string, params *ListBreakersParams) (*http.Request, error) {
+	var err error
+
+	serverURL, err := url.Parse(server)
+	if err != nil {
+		return nil, err
+	}
+
+	operationPath := fmt.Sprintf("/v1/health/breakers")
+	if operationPath[0] == '/' {
+		operationPath = "." + operationPath
+	}
+
+	queryURL, err := serverURL.Parse(operationPath)
+	if err != nil {
+		return nil, err
+	}
+
+	if params != nil {
+		// queryValues collects non-styled parameters (passthrough, JSON)
+		// that are safe to round-trip through url.Values.Encode().
+		queryValues := queryURL.Query()
+		// rawQueryFragments collects pre-encoded query fragments from
+		// styled parameters, preserving literal commas as delimiters
+		// per the OpenAPI spec (e.g. "color=blue,black,brown").
+		var rawQueryFragments []string
+
+		if params.All != nil {
+
+			if queryFrag, err := runtime.StyleParamWithOptions("form", true, "all", *params.All, runtime.StyleParamOptions{ParamLocation: runtime.ParamLocationQuery, Type: "boolean", Format: ""}); err != nil {
+				return nil, err
+			} else {
+				for _, qp := range strings.Split(queryFrag, "&") {
+					rawQueryFragments = append(rawQueryFragments, qp)
+				}
+			}
+
+		}
+
+		if encoded := queryValues.Encode(); encoded != "" {
+			rawQueryFragments = append(rawQueryFragments, encoded)
+		}
+		queryURL.RawQuery = strings.Join(rawQueryFragments, "&")
+	}
+
+	req, err := http.NewRequest(http.MethodGet, queryURL.String(), nil)
+	if err != nil {
+		return nil, err
+	}
+
+	return req, nil
+}
+
+// NewResetBreakerRequest calls the generic ResetBreaker builder with application/json body
+func NewResetBreakerRequest(server string, breaker string, body ResetBreakerJSONRequestBody) (*http.Request, error) {
+	var bodyReader io.Reader
+	buf, err := json.Marshal(body)
+	if err != nil {
+		return nil, err
+	}
+	bodyReader = bytes.NewReader(buf)
+	return NewResetBreakerRequestWithBody(server, breaker, "application/json", bodyReader)
+}
+
+// NewResetBreakerRequestWithBody constructs an http.Request for the ResetBreaker method, with any body, and a specified content type
+func NewResetBreakerRequestWithBody(server string, breaker string, contentType string, body io.Reader) (*http.Request, error) {
+	var err error
+
+	var pathParam0 string
+
+	pathParam0, err = runtime.StyleParamWithOptions("simple", false, "breaker", breaker, runtime.StyleParamOptions{ParamLocation: runtime.ParamLocationPath, Type: "string", Format: ""})
+	if err != nil {
+		return nil, err
+	}
+
+	serverURL, err := url.Parse(server)
+	if err != nil {
+		return nil, err
+	}
+
+	operationPath := fmt.Sprintf("/v1/health/breakers/%s/actions/reset", pathParam0)
+	if operationPath[0] == '/' {
+		operationPath = "." + operationPath
+	}
+
+	queryURL, err := serverURL.Parse(operationPath)
+	if err != nil {
+		return nil, err
+	}
+
+	req, err := http.NewRequest(http.MethodPost, queryURL.String(), body)
+	if err != nil {
+		return nil, err
+	}
+
+	req.Header.Add("Content-Type", contentType)
+
+	return req, nil
+}
+
+// NewListLemonsRequest constructs an http.Request for the ListLemons method
+func NewListLemonsRequest(server string) (*http.Request, error) {
+	var err error
+
+	serverURL, err := url.Parse(server)
+	if err != nil {
+		return nil, err
+	}
+
+	operationPath := fmt.Sprintf("/v1/health/lemons")
+	if operationPath[0] == '/' {
+		operationPath = "." + operationPath
+	}
+
+	queryURL, err := serverURL.Parse(operationPath)
+	if err != nil {
+		return nil, err
+	}
+
+	req, err := http.NewRequest(http.MethodGet, queryURL.String(), nil)
+	if err != nil {
+		return nil, err
+	}
+
+	return req, nil
+}
+
+// NewReplayHealthRequest calls the generic ReplayHealth builder with application/json body
+func NewReplayHealthRequest(server string, body ReplayHealthJSONRequestBody) (*http.Request, error) {
+	var bodyReader io.Reader
+	buf, err := json.Marshal(body)
+	if err != nil {
+		return nil, err
+	}
+	bodyReader = bytes.NewReader(buf)
+	return NewReplayHealthRequestWithBody(server, "application/json", bodyReader)
+}
+
+// NewReplayHealthRequestWithBody constructs an http.Request for the ReplayHealth method, with any body, and a specified content type
+func NewReplayHealthRequestWithBody(server string, contentType string, body io.Reader) (*http.Request, error) {
+	var err error
+
+	serverURL, err := url.Parse(server)
+	if err != nil {
+		return nil, err
+	}
+
+	operationPath := fmt.Sprintf("/v1/health/replay")
+	if operationPath[0] == '/' {
+		operationPath = "." + operationPath
+	}
+
+	queryURL, err := serverURL.Parse(operationPath)
+	if err != nil {
+		return nil, err
+	}
+
+	req, err := http.NewRequest(http.MethodPost, queryURL.String(), body)
+	if err != nil {
+		return nil, err
+	}
+
+	req.Header.Add("Content-Type", contentType)
+
+	return req, nil
+}
+
+// NewListHealthRulesRequest constructs an http.Request for the ListHealthRules method
+func NewListHealthRulesRequest(server string) (*http.Request, error) {
+	var err error
+
+	serverURL, err := url.Parse(server)
+	if err != nil {
+		return nil, err
+	}
+
+	operationPath := fmt.Sprintf("/v1/health/rules")
+	if operationPath[0] == '/' {
+		operationPath = "." + operationPath
+	}
+
+	queryURL, err := serverURL.Parse(operationPath)
+	if err != nil {
+		return nil, err
+	}
+
+	req, err := http.NewRequest(http.MethodGet, queryURL.String(), nil)
+	if err != nil {
+		return nil, err
+	}
+
+	return req, nil
+}
+
+// NewChangeHealthRuleRequest calls the generic ChangeHealthRule builder with application/json body
+func NewChangeHealthRuleRequest(server string, rule string, body ChangeHealthRuleJSONRequestBody) (*http.Request, error) {
+	var bodyReader io.Reader
+	buf, err := json.Marshal(body)
+	if err != nil {
+		return nil, err
+	}
+	bodyReader = bytes.NewReader(buf)
+	return NewChangeHealthRuleRequestWithBody(server, rule, "application/json", bodyReader)
+}
+
+// NewChangeHealthRuleRequestWithBody constructs an http.Request for the ChangeHealthRule method, with any body, and a specified content type
+func NewChangeHealthRuleRequestWithBody(server string, rule string, contentType string, body io.Reader) (*http.Request, error) {
+	var err error
+
+	var pathParam0 string
+
+	pathParam0, err = runtime.StyleParamWithOptions("simple", false, "rule", rule, runtime.StyleParamOptions{ParamLocation: runtime.ParamLocationPath, Type: "string", Format: ""})
+	if err != nil {
+		return nil, err
+	}
+
+	serverURL, err := url.Parse(server)
+	if err != nil {
+		return nil, err
+	}
+
+	operationPath := fmt.Sprintf("/v1/health/rules/%s", pathParam0)
+	if operationPath[0] == '/' {
+		operationPath = "." + operationPath
+	}
+
+	queryURL, err := serverURL.Parse(operationPath)
+	if err != nil {
+		return nil, err
+	}
+
+	req, err := http.NewRequest(http.MethodPut, queryURL.String(), body)
+	if err != nil {
+		return nil, err
+	}
+
+	req.Header.Add("Content-Type", contentType)
+
+	return req, nil
+}
+
+// NewListSilencesRequest constructs an http.Request for the ListSilences method
+func NewListSilencesRequest(server string, params *ListSilencesParams) (*http.Request, error) {
+	var err error
+
+	serverURL, err := url.Parse(server)
+	if err != nil {
+		return nil, err
+	}
+
+	operationPath := fmt.Sprintf("/v1/health/silences")
+	if operationPath[0] == '/' {
+		operationPath = "." + operationPath
+	}
+
+	queryURL, err := serverURL.Parse(operationPath)
+	if err != nil {
+		return nil, err
+	}
+
+	if params != nil {
+		// queryValues collects non-styled parameters (passthrough, JSON)
+		// that are safe to round-trip through url.Values.Encode().
+		queryValues := queryURL.Query()
+		// rawQueryFragments collects pre-encoded query fragments from
+		// styled parameters, preserving literal commas as delimiters
+		// per the OpenAPI spec (e.g. "color=blue,black,brown").
+		var rawQueryFragments []string
+
+		if params.All != nil {
+
+			if queryFrag, err := runtime.StyleParamWithOptions("form", true, "all", *params.All, runtime.StyleParamOptions{ParamLocation: runtime.ParamLocationQuery, Type: "boolean", Format: ""}); err != nil {
+				return nil, err
+			} else {
+				for _, qp := range strings.Split(queryFrag, "&") {
+					rawQueryFragments = append(rawQueryFragments, qp)
+				}
+			}
+
+		}
+
+		if encoded := queryValues.Encode(); encoded != "" {
+			rawQueryFragments = append(rawQueryFragments, encoded)
+		}
+		queryURL.RawQuery = strings.Join(rawQueryFragments, "&")
+	}
+
+	req, err := http.NewRequest(http.MethodGet, queryURL.String(), nil)
+	if err != nil {
+		return nil, err
+	}
+
+	return req, nil
+}
+
+// NewCreateSilenceRequest calls the generic CreateSilence builder with application/json body
+func NewCreateSilenceRequest(server string, body CreateSilenceJSONRequestBody) (*http.Request, error) {
+	var bodyReader io.Reader
+	buf, err := json.Marshal(body)
+	if err != nil {
+		return nil, err
+	}
+	bodyReader = bytes.NewReader(buf)
+	return NewCreateSilenceRequestWithBody(server, "application/json", bodyReader)
+}
+
+// NewCreateSilenceRequestWithBody constructs an http.Request for the CreateSilence method, with any body, and a specified content type
+func NewCreateSilenceRequestWithBody(server string, contentType string, body io.Reader) (*http.Request, error) {
+	var err error
+
+	serverURL, err := url.Parse(server)
+	if err != nil {
+		return nil, err
+	}
+
+	operationPath := fmt.Sprintf("/v1/health/silences")
+	if operationPath[0] == '/' {
+		operationPath = "." + operationPath
+	}
+
+	queryURL, err := serverURL.Parse(operationPath)
+	if err != nil {
+		return nil, err
+	}
+
+	req, err := http.NewRequest(http.MethodPost, queryURL.String(), body)
+	if err != nil {
+		return nil, err
+	}
+
+	req.Header.Add("Content-Type", contentType)
+
+	return req, nil
+}
+
+// NewEndSilenceRequest constructs an http.Request for the EndSilence method
+func NewEndSilenceRequest(server string, silence string) (*http.Request, error) {
+	var err error
+
+	var pathParam0 string
+
+	pathParam0, err = runtime.StyleParamWithOptions("simple", false, "silence", silence, runtime.StyleParamOptions{ParamLocation: runtime.ParamLocationPath, Type: "string", Format: ""})
+	if err != nil {
+		return nil, err
+	}
+
+	serverURL, err := url.Parse(server)
+	if err != nil {
+		return nil, err
+	}
+
+	operationPath := fmt.Sprintf("/v1/health/silences/%s", pathParam0)
+	if operationPath[0] == '/' {
+		operationPath = "." + operationPath
+	}
+
+	queryURL, err := serverURL.Parse(operationPath)
+	if err != nil {
+		return nil, err
+	}
+
+	req, err := http.NewRequest(http.MethodDelete, queryURL.String(), nil)
+	if err != nil {
+		return nil, err
+	}
+
+	return req, nil
+}
+
+// NewGetHealthTimesRequest constructs an http.Request for the GetHealthTimes method
+func NewGetHealthTimesRequest(server string, params *GetHealthTimesParams) (*http.Request, error) {
+	var err error
+
+	serverURL, err := url.Parse(server)
+	if err != nil {
+		return nil, err
+	}
+
+	operationPath := fmt.Sprintf("/v1/health/times")
+	if operationPath[0] == '/' {
+		operationPath = "." + operationPath
+	}
+
+	queryURL, err := serverURL.Parse(operationPath)
+	if err != nil {
+		return nil, err
+	}
+
+	if params != nil {
+		// queryValues collects non-styled parameters (passthrough, JSON)
+		// that are safe to round-trip through url.Values.Encode().
+		queryValues := queryURL.Query()
+		// rawQueryFragments collects pre-encoded query fragments from
+		// styled parameters, preserving literal commas as delimiters
+		// per the OpenAPI spec (e.g. "color=blue,black,brown").
+		var rawQueryFragments []string
+
+		if params.Since != nil {
+
+			if queryFrag, err := runtime.StyleParamWithOptions("form", true, "since", *params.Since, runtime.StyleParamOptions{ParamLocation: runtime.ParamLocationQuery, Type: "string", Format: "date-time"}); err != nil {
+				return nil, err
+			} else {
+				for _, qp := range strings.Split(queryFrag, "&") {
+					rawQueryFragments = append(rawQueryFragments, qp)
+				}
+			}
+
+		}
+
+		if encoded := queryValues.Encode(); encoded != "" {
+			rawQueryFragments = append(rawQueryFragments, encoded)
+		}
+		queryURL.RawQuery = strings.Join(rawQueryFragments, "&")
+	}
+
+	req, err := http.NewRequest(http.MethodGet, queryURL.String(), nil)
+	if err != nil {
+		return nil, err
+	}
+
+	return req, nil
+}
+
 // NewRemoveInstallChoiceRequest constructs an http.Request for the RemoveInstallChoice method
 func NewRemoveInstallChoiceRequest(server string, params *RemoveInstallChoiceParams) (*http.Request, error) {
 	var err error
@@ -5993,6 +7009,100 @@ func NewGetRepairRequest(server string, repair TheRepair, params *GetRepairParam
 	return req, nil
 }
 
+// NewClaimRepairRequest calls the generic ClaimRepair builder with application/json body
+func NewClaimRepairRequest(server string, repair TheRepair, body ClaimRepairJSONRequestBody) (*http.Request, error) {
+	var bodyReader io.Reader
+	buf, err := json.Marshal(body)
+	if err != nil {
+		return nil, err
+	}
+	bodyReader = bytes.NewReader(buf)
+	return NewClaimRepairRequestWithBody(server, repair, "application/json", bodyReader)
+}
+
+// NewClaimRepairRequestWithBody constructs an http.Request for the ClaimRepair method, with any body, and a specified content type
+func NewClaimRepairRequestWithBody(server string, repair TheRepair, contentType string, body io.Reader) (*http.Request, error) {
+	var err error
+
+	var pathParam0 string
+
+	pathParam0, err = runtime.StyleParamWithOptions("simple", false, "repair", repair, runtime.StyleParamOptions{ParamLocation: runtime.ParamLocationPath, Type: "string", Format: ""})
+	if err != nil {
+		return nil, err
+	}
+
+	serverURL, err := url.Parse(server)
+	if err != nil {
+		return nil, err
+	}
+
+	operationPath := fmt.Sprintf("/v1/repairs/%s/actions/claim", pathParam0)
+	if operationPath[0] == '/' {
+		operationPath = "." + operationPath
+	}
+
+	queryURL, err := serverURL.Parse(operationPath)
+	if err != nil {
+		return nil, err
+	}
+
+	req, err := http.NewRequest(http.MethodPost, queryURL.String(), body)
+	if err != nil {
+		return nil, err
+	}
+
+	req.Header.Add("Content-Type", contentType)
+
+	return req, nil
+}
+
+// NewGiveUpRepairRequest calls the generic GiveUpRepair builder with application/json body
+func NewGiveUpRepairRequest(server string, repair TheRepair, body GiveUpRepairJSONRequestBody) (*http.Request, error) {
+	var bodyReader io.Reader
+	buf, err := json.Marshal(body)
+	if err != nil {
+		return nil, err
+	}
+	bodyReader = bytes.NewReader(buf)
+	return NewGiveUpRepairRequestWithBody(server, repair, "application/json", bodyReader)
+}
+
+// NewGiveUpRepairRequestWithBody constructs an http.Request for the GiveUpRepair method, with any body, and a specified content type
+func NewGiveUpRepairRequestWithBody(server string, repair TheRepair, contentType string, body io.Reader) (*http.Request, error) {
+	var err error
+
+	var pathParam0 string
+
+	pathParam0, err = runtime.StyleParamWithOptions("simple", false, "repair", repair, runtime.StyleParamOptions{ParamLocation: runtime.ParamLocationPath, Type: "string", Format: ""})
+	if err != nil {
+		return nil, err
+	}
+
+	serverURL, err := url.Parse(server)
+	if err != nil {
+		return nil, err
+	}
+
+	operationPath := fmt.Sprintf("/v1/repairs/%s/actions/could-not-fix", pathParam0)
+	if operationPath[0] == '/' {
+		operationPath = "." + operationPath
+	}
+
+	queryURL, err := serverURL.Parse(operationPath)
+	if err != nil {
+		return nil, err
+	}
+
+	req, err := http.NewRequest(http.MethodPost, queryURL.String(), body)
+	if err != nil {
+		return nil, err
+	}
+
+	req.Header.Add("Content-Type", contentType)
+
+	return req, nil
+}
+
 // NewFinishRepairRequest calls the generic FinishRepair builder with application/json body
 func NewFinishRepairRequest(server string, repair TheRepair, body FinishRepairJSONRequestBody) (*http.Request, error) {
 	var bodyReader io.Reader
@@ -6036,6 +7146,87 @@ func NewFinishRepairRequestWithBody(server string, repair TheRepair, contentType
 	}
 
 	req.Header.Add("Content-Type", contentType)
+
+	return req, nil
+}
+
+// NewDrainRepairNowRequest calls the generic DrainRepairNow builder with application/json body
+func NewDrainRepairNowRequest(server string, repair TheRepair, body DrainRepairNowJSONRequestBody) (*http.Request, error) {
+	var bodyReader io.Reader
+	buf, err := json.Marshal(body)
+	if err != nil {
+		return nil, err
+	}
+	bodyReader = bytes.NewReader(buf)
+	return NewDrainRepairNowRequestWithBody(server, repair, "application/json", bodyReader)
+}
+
+// NewDrainRepairNowRequestWithBody constructs an http.Request for the DrainRepairNow method, with any body, and a specified content type
+func NewDrainRepairNowRequestWithBody(server string, repair TheRepair, contentType string, body io.Reader) (*http.Request, error) {
+	var err error
+
+	var pathParam0 string
+
+	pathParam0, err = runtime.StyleParamWithOptions("simple", false, "repair", repair, runtime.StyleParamOptions{ParamLocation: runtime.ParamLocationPath, Type: "string", Format: ""})
+	if err != nil {
+		return nil, err
+	}
+
+	serverURL, err := url.Parse(server)
+	if err != nil {
+		return nil, err
+	}
+
+	operationPath := fmt.Sprintf("/v1/repairs/%s/actions/drain-now", pathParam0)
+	if operationPath[0] == '/' {
+		operationPath = "." + operationPath
+	}
+
+	queryURL, err := serverURL.Parse(operationPath)
+	if err != nil {
+		return nil, err
+	}
+
+	req, err := http.NewRequest(http.MethodPost, queryURL.String(), body)
+	if err != nil {
+		return nil, err
+	}
+
+	req.Header.Add("Content-Type", contentType)
+
+	return req, nil
+}
+
+// NewGetRepairEvidenceRequest constructs an http.Request for the GetRepairEvidence method
+func NewGetRepairEvidenceRequest(server string, repair TheRepair) (*http.Request, error) {
+	var err error
+
+	var pathParam0 string
+
+	pathParam0, err = runtime.StyleParamWithOptions("simple", false, "repair", repair, runtime.StyleParamOptions{ParamLocation: runtime.ParamLocationPath, Type: "string", Format: ""})
+	if err != nil {
+		return nil, err
+	}
+
+	serverURL, err := url.Parse(server)
+	if err != nil {
+		return nil, err
+	}
+
+	operationPath := fmt.Sprintf("/v1/repairs/%s/evidence", pathParam0)
+	if operationPath[0] == '/' {
+		operationPath = "." + operationPath
+	}
+
+	queryURL, err := serverURL.Parse(operationPath)
+	if err != nil {
+		return nil, err
+	}
+
+	req, err := http.NewRequest(http.MethodGet, queryURL.String(), nil)
+	if err != nil {
+		return nil, err
+	}
 
 	return req, nil
 }
@@ -6162,6 +7353,147 @@ func NewGetReportRequest(server string, params *GetReportParams) (*http.Request,
 	if err != nil {
 		return nil, err
 	}
+
+	return req, nil
+}
+
+// NewListRMAsRequest constructs an http.Request for the ListRMAs method
+func NewListRMAsRequest(server string, params *ListRMAsParams) (*http.Request, error) {
+	var err error
+
+	serverURL, err := url.Parse(server)
+	if err != nil {
+		return nil, err
+	}
+
+	operationPath := fmt.Sprintf("/v1/rmas")
+	if operationPath[0] == '/' {
+		operationPath = "." + operationPath
+	}
+
+	queryURL, err := serverURL.Parse(operationPath)
+	if err != nil {
+		return nil, err
+	}
+
+	if params != nil {
+		// queryValues collects non-styled parameters (passthrough, JSON)
+		// that are safe to round-trip through url.Values.Encode().
+		queryValues := queryURL.Query()
+		// rawQueryFragments collects pre-encoded query fragments from
+		// styled parameters, preserving literal commas as delimiters
+		// per the OpenAPI spec (e.g. "color=blue,black,brown").
+		var rawQueryFragments []string
+
+		if params.Open != nil {
+
+			if queryFrag, err := runtime.StyleParamWithOptions("form", true, "open", *params.Open, runtime.StyleParamOptions{ParamLocation: runtime.ParamLocationQuery, Type: "boolean", Format: ""}); err != nil {
+				return nil, err
+			} else {
+				for _, qp := range strings.Split(queryFrag, "&") {
+					rawQueryFragments = append(rawQueryFragments, qp)
+				}
+			}
+
+		}
+
+		if encoded := queryValues.Encode(); encoded != "" {
+			rawQueryFragments = append(rawQueryFragments, encoded)
+		}
+		queryURL.RawQuery = strings.Join(rawQueryFragments, "&")
+	}
+
+	req, err := http.NewRequest(http.MethodGet, queryURL.String(), nil)
+	if err != nil {
+		return nil, err
+	}
+
+	return req, nil
+}
+
+// NewOpenRMARequest calls the generic OpenRMA builder with application/json body
+func NewOpenRMARequest(server string, body OpenRMAJSONRequestBody) (*http.Request, error) {
+	var bodyReader io.Reader
+	buf, err := json.Marshal(body)
+	if err != nil {
+		return nil, err
+	}
+	bodyReader = bytes.NewReader(buf)
+	return NewOpenRMARequestWithBody(server, "application/json", bodyReader)
+}
+
+// NewOpenRMARequestWithBody constructs an http.Request for the OpenRMA method, with any body, and a specified content type
+func NewOpenRMARequestWithBody(server string, contentType string, body io.Reader) (*http.Request, error) {
+	var err error
+
+	serverURL, err := url.Parse(server)
+	if err != nil {
+		return nil, err
+	}
+
+	operationPath := fmt.Sprintf("/v1/rmas")
+	if operationPath[0] == '/' {
+		operationPath = "." + operationPath
+	}
+
+	queryURL, err := serverURL.Parse(operationPath)
+	if err != nil {
+		return nil, err
+	}
+
+	req, err := http.NewRequest(http.MethodPost, queryURL.String(), body)
+	if err != nil {
+		return nil, err
+	}
+
+	req.Header.Add("Content-Type", contentType)
+
+	return req, nil
+}
+
+// NewChangeRMARequest calls the generic ChangeRMA builder with application/json body
+func NewChangeRMARequest(server string, rma string, body ChangeRMAJSONRequestBody) (*http.Request, error) {
+	var bodyReader io.Reader
+	buf, err := json.Marshal(body)
+	if err != nil {
+		return nil, err
+	}
+	bodyReader = bytes.NewReader(buf)
+	return NewChangeRMARequestWithBody(server, rma, "application/json", bodyReader)
+}
+
+// NewChangeRMARequestWithBody constructs an http.Request for the ChangeRMA method, with any body, and a specified content type
+func NewChangeRMARequestWithBody(server string, rma string, contentType string, body io.Reader) (*http.Request, error) {
+	var err error
+
+	var pathParam0 string
+
+	pathParam0, err = runtime.StyleParamWithOptions("simple", false, "rma", rma, runtime.StyleParamOptions{ParamLocation: runtime.ParamLocationPath, Type: "string", Format: ""})
+	if err != nil {
+		return nil, err
+	}
+
+	serverURL, err := url.Parse(server)
+	if err != nil {
+		return nil, err
+	}
+
+	operationPath := fmt.Sprintf("/v1/rmas/%s", pathParam0)
+	if operationPath[0] == '/' {
+		operationPath = "." + operationPath
+	}
+
+	queryURL, err := serverURL.Parse(operationPath)
+	if err != nil {
+		return nil, err
+	}
+
+	req, err := http.NewRequest(http.MethodPatch, queryURL.String(), body)
+	if err != nil {
+		return nil, err
+	}
+
+	req.Header.Add("Content-Type", contentType)
 
 	return req, nil
 }
@@ -8725,6 +10057,104 @@ type ClientWithResponsesInterface interface {
 	// Corresponds with POST /v1/found-bmcs (the `KeepFoundBMCs` operationId).
 	KeepFoundBMCsWithResponse(ctx context.Context, body KeepFoundBMCsJSONRequestBody, reqEditors ...RequestEditorFn) (*KeepFoundBMCsResponse, error)
 
+	// ListBreakersWithResponse Breakers that hold automatic cordons back, newest first
+	//
+	// Returns a wrapper object for the known response body format(s).
+	//
+	// Corresponds with GET /v1/health/breakers (the `ListBreakers` operationId).
+	ListBreakersWithResponse(ctx context.Context, params *ListBreakersParams, reqEditors ...RequestEditorFn) (*ListBreakersResponse, error)
+
+	// ResetBreakerWithBodyWithResponse Let faults of its scope be acted on again; what was held back is judged anew
+	//
+	// Takes any type of body and a specified content type, and returns a wrapper object for the known response body format(s).
+	//
+	// Corresponds with POST /v1/health/breakers/{breaker}/actions/reset (the `ResetBreaker` operationId).
+	ResetBreakerWithBodyWithResponse(ctx context.Context, breaker string, contentType string, body io.Reader, reqEditors ...RequestEditorFn) (*ResetBreakerResponse, error)
+
+	// ResetBreakerWithResponse Let faults of its scope be acted on again; what was held back is judged anew
+	//
+	// Takes a body of the `application/json` content type, and returns a wrapper object for the known response body format(s).
+	//
+	// Corresponds with POST /v1/health/breakers/{breaker}/actions/reset (the `ResetBreaker` operationId).
+	ResetBreakerWithResponse(ctx context.Context, breaker string, body ResetBreakerJSONRequestBody, reqEditors ...RequestEditorFn) (*ResetBreakerResponse, error)
+
+	// ListLemonsWithResponse Devices and slots that come back too often, the worst first
+	//
+	// Returns a wrapper object for the known response body format(s).
+	//
+	// Corresponds with GET /v1/health/lemons (the `ListLemons` operationId).
+	ListLemonsWithResponse(ctx context.Context, reqEditors ...RequestEditorFn) (*ListLemonsResponse, error)
+
+	// ReplayHealthWithBodyWithResponse What the rules, or one that is changed, would have made of past faults; nothing is changed
+	//
+	// Takes any type of body and a specified content type, and returns a wrapper object for the known response body format(s).
+	//
+	// Corresponds with POST /v1/health/replay (the `ReplayHealth` operationId).
+	ReplayHealthWithBodyWithResponse(ctx context.Context, contentType string, body io.Reader, reqEditors ...RequestEditorFn) (*ReplayHealthResponse, error)
+
+	// ReplayHealthWithResponse What the rules, or one that is changed, would have made of past faults; nothing is changed
+	//
+	// Takes a body of the `application/json` content type, and returns a wrapper object for the known response body format(s).
+	//
+	// Corresponds with POST /v1/health/replay (the `ReplayHealth` operationId).
+	ReplayHealthWithResponse(ctx context.Context, body ReplayHealthJSONRequestBody, reqEditors ...RequestEditorFn) (*ReplayHealthResponse, error)
+
+	// ListHealthRulesWithResponse The rules that judge evidence, as they are in force, with what came of them
+	//
+	// Returns a wrapper object for the known response body format(s).
+	//
+	// Corresponds with GET /v1/health/rules (the `ListHealthRules` operationId).
+	ListHealthRulesWithResponse(ctx context.Context, reqEditors ...RequestEditorFn) (*ListHealthRulesResponse, error)
+
+	// ChangeHealthRuleWithBodyWithResponse Change a rule; a change of nothing but the reason takes an earlier one back
+	//
+	// Takes any type of body and a specified content type, and returns a wrapper object for the known response body format(s).
+	//
+	// Corresponds with PUT /v1/health/rules/{rule} (the `ChangeHealthRule` operationId).
+	ChangeHealthRuleWithBodyWithResponse(ctx context.Context, rule string, contentType string, body io.Reader, reqEditors ...RequestEditorFn) (*ChangeHealthRuleResponse, error)
+
+	// ChangeHealthRuleWithResponse Change a rule; a change of nothing but the reason takes an earlier one back
+	//
+	// Takes a body of the `application/json` content type, and returns a wrapper object for the known response body format(s).
+	//
+	// Corresponds with PUT /v1/health/rules/{rule} (the `ChangeHealthRule` operationId).
+	ChangeHealthRuleWithResponse(ctx context.Context, rule string, body ChangeHealthRuleJSONRequestBody, reqEditors ...RequestEditorFn) (*ChangeHealthRuleResponse, error)
+
+	// ListSilencesWithResponse Silences, newest first
+	//
+	// Returns a wrapper object for the known response body format(s).
+	//
+	// Corresponds with GET /v1/health/silences (the `ListSilences` operationId).
+	ListSilencesWithResponse(ctx context.Context, params *ListSilencesParams, reqEditors ...RequestEditorFn) (*ListSilencesResponse, error)
+
+	// CreateSilenceWithBodyWithResponse Keep evidence from being acted on until a moment
+	//
+	// Takes any type of body and a specified content type, and returns a wrapper object for the known response body format(s).
+	//
+	// Corresponds with POST /v1/health/silences (the `CreateSilence` operationId).
+	CreateSilenceWithBodyWithResponse(ctx context.Context, contentType string, body io.Reader, reqEditors ...RequestEditorFn) (*CreateSilenceResponse, error)
+
+	// CreateSilenceWithResponse Keep evidence from being acted on until a moment
+	//
+	// Takes a body of the `application/json` content type, and returns a wrapper object for the known response body format(s).
+	//
+	// Corresponds with POST /v1/health/silences (the `CreateSilence` operationId).
+	CreateSilenceWithResponse(ctx context.Context, body CreateSilenceJSONRequestBody, reqEditors ...RequestEditorFn) (*CreateSilenceResponse, error)
+
+	// EndSilenceWithResponse End a silence before its time
+	//
+	// Returns a wrapper object for the known response body format(s).
+	//
+	// Corresponds with DELETE /v1/health/silences/{silence} (the `EndSilence` operationId).
+	EndSilenceWithResponse(ctx context.Context, silence string, reqEditors ...RequestEditorFn) (*EndSilenceResponse, error)
+
+	// GetHealthTimesWithResponse How long the steps of repairs took, how often hardware fails, and what that cost
+	//
+	// Returns a wrapper object for the known response body format(s).
+	//
+	// Corresponds with GET /v1/health/times (the `GetHealthTimes` operationId).
+	GetHealthTimesWithResponse(ctx context.Context, params *GetHealthTimesParams, reqEditors ...RequestEditorFn) (*GetHealthTimesResponse, error)
+
 	// RemoveInstallChoiceWithResponse Take a choice back; the next wider one holds
 	//
 	// Returns a wrapper object for the known response body format(s).
@@ -8994,6 +10424,34 @@ type ClientWithResponsesInterface interface {
 	// Corresponds with GET /v1/repairs/{repair} (the `GetRepair` operationId).
 	GetRepairWithResponse(ctx context.Context, repair TheRepair, params *GetRepairParams, reqEditors ...RequestEditorFn) (*GetRepairResponse, error)
 
+	// ClaimRepairWithBodyWithResponse A technician says who works on it
+	//
+	// Takes any type of body and a specified content type, and returns a wrapper object for the known response body format(s).
+	//
+	// Corresponds with POST /v1/repairs/{repair}/actions/claim (the `ClaimRepair` operationId).
+	ClaimRepairWithBodyWithResponse(ctx context.Context, repair TheRepair, contentType string, body io.Reader, reqEditors ...RequestEditorFn) (*ClaimRepairResponse, error)
+
+	// ClaimRepairWithResponse A technician says who works on it
+	//
+	// Takes a body of the `application/json` content type, and returns a wrapper object for the known response body format(s).
+	//
+	// Corresponds with POST /v1/repairs/{repair}/actions/claim (the `ClaimRepair` operationId).
+	ClaimRepairWithResponse(ctx context.Context, repair TheRepair, body ClaimRepairJSONRequestBody, reqEditors ...RequestEditorFn) (*ClaimRepairResponse, error)
+
+	// GiveUpRepairWithBodyWithResponse The technician says that it can't be done here; the server stays out and operators are called
+	//
+	// Takes any type of body and a specified content type, and returns a wrapper object for the known response body format(s).
+	//
+	// Corresponds with POST /v1/repairs/{repair}/actions/could-not-fix (the `GiveUpRepair` operationId).
+	GiveUpRepairWithBodyWithResponse(ctx context.Context, repair TheRepair, contentType string, body io.Reader, reqEditors ...RequestEditorFn) (*GiveUpRepairResponse, error)
+
+	// GiveUpRepairWithResponse The technician says that it can't be done here; the server stays out and operators are called
+	//
+	// Takes a body of the `application/json` content type, and returns a wrapper object for the known response body format(s).
+	//
+	// Corresponds with POST /v1/repairs/{repair}/actions/could-not-fix (the `GiveUpRepair` operationId).
+	GiveUpRepairWithResponse(ctx context.Context, repair TheRepair, body GiveUpRepairJSONRequestBody, reqEditors ...RequestEditorFn) (*GiveUpRepairResponse, error)
+
 	// FinishRepairWithBodyWithResponse The technician says what was done; the hardware is then proven before it returns
 	//
 	// 409 with the reason where the repair does not wait for a technician.
@@ -9012,12 +10470,68 @@ type ClientWithResponsesInterface interface {
 	// Corresponds with POST /v1/repairs/{repair}/actions/done (the `FinishRepair` operationId).
 	FinishRepairWithResponse(ctx context.Context, repair TheRepair, body FinishRepairJSONRequestBody, reqEditors ...RequestEditorFn) (*FinishRepairResponse, error)
 
+	// DrainRepairNowWithBodyWithResponse The jobs on its server are asked to end and not waited for
+	//
+	// Takes any type of body and a specified content type, and returns a wrapper object for the known response body format(s).
+	//
+	// Corresponds with POST /v1/repairs/{repair}/actions/drain-now (the `DrainRepairNow` operationId).
+	DrainRepairNowWithBodyWithResponse(ctx context.Context, repair TheRepair, contentType string, body io.Reader, reqEditors ...RequestEditorFn) (*DrainRepairNowResponse, error)
+
+	// DrainRepairNowWithResponse The jobs on its server are asked to end and not waited for
+	//
+	// Takes a body of the `application/json` content type, and returns a wrapper object for the known response body format(s).
+	//
+	// Corresponds with POST /v1/repairs/{repair}/actions/drain-now (the `DrainRepairNow` operationId).
+	DrainRepairNowWithResponse(ctx context.Context, repair TheRepair, body DrainRepairNowJSONRequestBody, reqEditors ...RequestEditorFn) (*DrainRepairNowResponse, error)
+
+	// GetRepairEvidenceWithResponse What was told, seen, tried and tested: the bundle that goes to the maker
+	//
+	// Returns a wrapper object for the known response body format(s).
+	//
+	// Corresponds with GET /v1/repairs/{repair}/evidence (the `GetRepairEvidence` operationId).
+	GetRepairEvidenceWithResponse(ctx context.Context, repair TheRepair, reqEditors ...RequestEditorFn) (*GetRepairEvidenceResponse, error)
+
 	// GetReportWithResponse The four counts (queue wait, allocated share, idle rate, success rate) with their verdict
 	//
 	// Returns a wrapper object for the known response body format(s).
 	//
 	// Corresponds with GET /v1/report (the `GetReport` operationId).
 	GetReportWithResponse(ctx context.Context, params *GetReportParams, reqEditors ...RequestEditorFn) (*GetReportResponse, error)
+
+	// ListRMAsWithResponse Parts that go back to their makers, newest first
+	//
+	// Returns a wrapper object for the known response body format(s).
+	//
+	// Corresponds with GET /v1/rmas (the `ListRMAs` operationId).
+	ListRMAsWithResponse(ctx context.Context, params *ListRMAsParams, reqEditors ...RequestEditorFn) (*ListRMAsResponse, error)
+
+	// OpenRMAWithBodyWithResponse Begin the return of a part that no repair took out
+	//
+	// Takes any type of body and a specified content type, and returns a wrapper object for the known response body format(s).
+	//
+	// Corresponds with POST /v1/rmas (the `OpenRMA` operationId).
+	OpenRMAWithBodyWithResponse(ctx context.Context, contentType string, body io.Reader, reqEditors ...RequestEditorFn) (*OpenRMAResponse, error)
+
+	// OpenRMAWithResponse Begin the return of a part that no repair took out
+	//
+	// Takes a body of the `application/json` content type, and returns a wrapper object for the known response body format(s).
+	//
+	// Corresponds with POST /v1/rmas (the `OpenRMA` operationId).
+	OpenRMAWithResponse(ctx context.Context, body OpenRMAJSONRequestBody, reqEditors ...RequestEditorFn) (*OpenRMAResponse, error)
+
+	// ChangeRMAWithBodyWithResponse Say what became of it
+	//
+	// Takes any type of body and a specified content type, and returns a wrapper object for the known response body format(s).
+	//
+	// Corresponds with PATCH /v1/rmas/{rma} (the `ChangeRMA` operationId).
+	ChangeRMAWithBodyWithResponse(ctx context.Context, rma string, contentType string, body io.Reader, reqEditors ...RequestEditorFn) (*ChangeRMAResponse, error)
+
+	// ChangeRMAWithResponse Say what became of it
+	//
+	// Takes a body of the `application/json` content type, and returns a wrapper object for the known response body format(s).
+	//
+	// Corresponds with PATCH /v1/rmas/{rma} (the `ChangeRMA` operationId).
+	ChangeRMAWithResponse(ctx context.Context, rma string, body ChangeRMAJSONRequestBody, reqEditors ...RequestEditorFn) (*ChangeRMAResponse, error)
 
 	// ListServersWithResponse List servers
 	//
@@ -10614,6 +12128,479 @@ func (r KeepFoundBMCsResponse) ContentType() string {
 	return ""
 }
 
+type ListBreakersResponse struct {
+	Body         []byte
+	HTTPResponse *http.Response
+	// JSON200 the response for an HTTP 200 `application/json` response
+	JSON200 *BreakerList
+	// ApplicationproblemJSONDefault the response for an HTTP default `application/problem+json` response
+	ApplicationproblemJSONDefault *Problem
+}
+
+// GetJSON200 returns the response for an HTTP 200 `application/json` response
+func (r ListBreakersResponse) GetJSON200() *BreakerList {
+	return r.JSON200
+}
+
+// GetApplicationproblemJSONDefault returns the response for an HTTP default `application/problem+json` response
+func (r ListBreakersResponse) GetApplicationproblemJSONDefault() *Problem {
+	return r.ApplicationproblemJSONDefault
+}
+
+// GetBody returns the raw response body bytes
+func (r ListBreakersResponse) GetBody() []byte {
+	return r.Body
+}
+
+// Status returns HTTPResponse.Status
+func (r ListBreakersResponse) Status() string {
+	if r.HTTPResponse != nil {
+		return r.HTTPResponse.Status
+	}
+	return http.StatusText(0)
+}
+
+// StatusCode returns HTTPResponse.StatusCode
+func (r ListBreakersResponse) StatusCode() int {
+	if r.HTTPResponse != nil {
+		return r.HTTPResponse.StatusCode
+	}
+	return 0
+}
+
+// ContentType is a convenience method to retrieve the Content-Type value from the HTTP response headers
+func (r ListBreakersResponse) ContentType() string {
+	if r.HTTPResponse != nil {
+		return r.HTTPResponse.Header.Get("Content-Type")
+	}
+	return ""
+}
+
+type ResetBreakerResponse struct {
+	Body         []byte
+	HTTPResponse *http.Response
+	// JSON200 the response for an HTTP 200 `application/json` response
+	JSON200 *Breaker
+	// ApplicationproblemJSONDefault the response for an HTTP default `application/problem+json` response
+	ApplicationproblemJSONDefault *Problem
+}
+
+// GetJSON200 returns the response for an HTTP 200 `application/json` response
+func (r ResetBreakerResponse) GetJSON200() *Breaker {
+	return r.JSON200
+}
+
+// GetApplicationproblemJSONDefault returns the response for an HTTP default `application/problem+json` response
+func (r ResetBreakerResponse) GetApplicationproblemJSONDefault() *Problem {
+	return r.ApplicationproblemJSONDefault
+}
+
+// GetBody returns the raw response body bytes
+func (r ResetBreakerResponse) GetBody() []byte {
+	return r.Body
+}
+
+// Status returns HTTPResponse.Status
+func (r ResetBreakerResponse) Status() string {
+	if r.HTTPResponse != nil {
+		return r.HTTPResponse.Status
+	}
+	return http.StatusText(0)
+}
+
+// StatusCode returns HTTPResponse.StatusCode
+func (r ResetBreakerResponse) StatusCode() int {
+	if r.HTTPResponse != nil {
+		return r.HTTPResponse.StatusCode
+	}
+	return 0
+}
+
+// ContentType is a convenience method to retrieve the Content-Type value from the HTTP response headers
+func (r ResetBreakerResponse) ContentType() string {
+	if r.HTTPResponse != nil {
+		return r.HTTPResponse.Header.Get("Content-Type")
+	}
+	return ""
+}
+
+type ListLemonsResponse struct {
+	Body         []byte
+	HTTPResponse *http.Response
+	// JSON200 the response for an HTTP 200 `application/json` response
+	JSON200 *LemonList
+	// ApplicationproblemJSONDefault the response for an HTTP default `application/problem+json` response
+	ApplicationproblemJSONDefault *Problem
+}
+
+// GetJSON200 returns the response for an HTTP 200 `application/json` response
+func (r ListLemonsResponse) GetJSON200() *LemonList {
+	return r.JSON200
+}
+
+// GetApplicationproblemJSONDefault returns the response for an HTTP default `application/problem+json` response
+func (r ListLemonsResponse) GetApplicationproblemJSONDefault() *Problem {
+	return r.ApplicationproblemJSONDefault
+}
+
+// GetBody returns the raw response body bytes
+func (r ListLemonsResponse) GetBody() []byte {
+	return r.Body
+}
+
+// Status returns HTTPResponse.Status
+func (r ListLemonsResponse) Status() string {
+	if r.HTTPResponse != nil {
+		return r.HTTPResponse.Status
+	}
+	return http.StatusText(0)
+}
+
+// StatusCode returns HTTPResponse.StatusCode
+func (r ListLemonsResponse) StatusCode() int {
+	if r.HTTPResponse != nil {
+		return r.HTTPResponse.StatusCode
+	}
+	return 0
+}
+
+// ContentType is a convenience method to retrieve the Content-Type value from the HTTP response headers
+func (r ListLemonsResponse) ContentType() string {
+	if r.HTTPResponse != nil {
+		return r.HTTPResponse.Header.Get("Content-Type")
+	}
+	return ""
+}
+
+type ReplayHealthResponse struct {
+	Body         []byte
+	HTTPResponse *http.Response
+	// JSON200 the response for an HTTP 200 `application/json` response
+	JSON200 *Replay
+	// ApplicationproblemJSONDefault the response for an HTTP default `application/problem+json` response
+	ApplicationproblemJSONDefault *Problem
+}
+
+// GetJSON200 returns the response for an HTTP 200 `application/json` response
+func (r ReplayHealthResponse) GetJSON200() *Replay {
+	return r.JSON200
+}
+
+// GetApplicationproblemJSONDefault returns the response for an HTTP default `application/problem+json` response
+func (r ReplayHealthResponse) GetApplicationproblemJSONDefault() *Problem {
+	return r.ApplicationproblemJSONDefault
+}
+
+// GetBody returns the raw response body bytes
+func (r ReplayHealthResponse) GetBody() []byte {
+	return r.Body
+}
+
+// Status returns HTTPResponse.Status
+func (r ReplayHealthResponse) Status() string {
+	if r.HTTPResponse != nil {
+		return r.HTTPResponse.Status
+	}
+	return http.StatusText(0)
+}
+
+// StatusCode returns HTTPResponse.StatusCode
+func (r ReplayHealthResponse) StatusCode() int {
+	if r.HTTPResponse != nil {
+		return r.HTTPResponse.StatusCode
+	}
+	return 0
+}
+
+// ContentType is a convenience method to retrieve the Content-Type value from the HTTP response headers
+func (r ReplayHealthResponse) ContentType() string {
+	if r.HTTPResponse != nil {
+		return r.HTTPResponse.Header.Get("Content-Type")
+	}
+	return ""
+}
+
+type ListHealthRulesResponse struct {
+	Body         []byte
+	HTTPResponse *http.Response
+	// JSON200 the response for an HTTP 200 `application/json` response
+	JSON200 *HealthRuleList
+	// ApplicationproblemJSONDefault the response for an HTTP default `application/problem+json` response
+	ApplicationproblemJSONDefault *Problem
+}
+
+// GetJSON200 returns the response for an HTTP 200 `application/json` response
+func (r ListHealthRulesResponse) GetJSON200() *HealthRuleList {
+	return r.JSON200
+}
+
+// GetApplicationproblemJSONDefault returns the response for an HTTP default `application/problem+json` response
+func (r ListHealthRulesResponse) GetApplicationproblemJSONDefault() *Problem {
+	return r.ApplicationproblemJSONDefault
+}
+
+// GetBody returns the raw response body bytes
+func (r ListHealthRulesResponse) GetBody() []byte {
+	return r.Body
+}
+
+// Status returns HTTPResponse.Status
+func (r ListHealthRulesResponse) Status() string {
+	if r.HTTPResponse != nil {
+		return r.HTTPResponse.Status
+	}
+	return http.StatusText(0)
+}
+
+// StatusCode returns HTTPResponse.StatusCode
+func (r ListHealthRulesResponse) StatusCode() int {
+	if r.HTTPResponse != nil {
+		return r.HTTPResponse.StatusCode
+	}
+	return 0
+}
+
+// ContentType is a convenience method to retrieve the Content-Type value from the HTTP response headers
+func (r ListHealthRulesResponse) ContentType() string {
+	if r.HTTPResponse != nil {
+		return r.HTTPResponse.Header.Get("Content-Type")
+	}
+	return ""
+}
+
+type ChangeHealthRuleResponse struct {
+	Body         []byte
+	HTTPResponse *http.Response
+	// JSON200 the response for an HTTP 200 `application/json` response
+	JSON200 *HealthRule
+	// ApplicationproblemJSONDefault the response for an HTTP default `application/problem+json` response
+	ApplicationproblemJSONDefault *Problem
+}
+
+// GetJSON200 returns the response for an HTTP 200 `application/json` response
+func (r ChangeHealthRuleResponse) GetJSON200() *HealthRule {
+	return r.JSON200
+}
+
+// GetApplicationproblemJSONDefault returns the response for an HTTP default `application/problem+json` response
+func (r ChangeHealthRuleResponse) GetApplicationproblemJSONDefault() *Problem {
+	return r.ApplicationproblemJSONDefault
+}
+
+// GetBody returns the raw response body bytes
+func (r ChangeHealthRuleResponse) GetBody() []byte {
+	return r.Body
+}
+
+// Status returns HTTPResponse.Status
+func (r ChangeHealthRuleResponse) Status() string {
+	if r.HTTPResponse != nil {
+		return r.HTTPResponse.Status
+	}
+	return http.StatusText(0)
+}
+
+// StatusCode returns HTTPResponse.StatusCode
+func (r ChangeHealthRuleResponse) StatusCode() int {
+	if r.HTTPResponse != nil {
+		return r.HTTPResponse.StatusCode
+	}
+	return 0
+}
+
+// ContentType is a convenience method to retrieve the Content-Type value from the HTTP response headers
+func (r ChangeHealthRuleResponse) ContentType() string {
+	if r.HTTPResponse != nil {
+		return r.HTTPResponse.Header.Get("Content-Type")
+	}
+	return ""
+}
+
+type ListSilencesResponse struct {
+	Body         []byte
+	HTTPResponse *http.Response
+	// JSON200 the response for an HTTP 200 `application/json` response
+	JSON200 *SilenceList
+	// ApplicationproblemJSONDefault the response for an HTTP default `application/problem+json` response
+	ApplicationproblemJSONDefault *Problem
+}
+
+// GetJSON200 returns the response for an HTTP 200 `application/json` response
+func (r ListSilencesResponse) GetJSON200() *SilenceList {
+	return r.JSON200
+}
+
+// GetApplicationproblemJSONDefault returns the response for an HTTP default `application/problem+json` response
+func (r ListSilencesResponse) GetApplicationproblemJSONDefault() *Problem {
+	return r.ApplicationproblemJSONDefault
+}
+
+// GetBody returns the raw response body bytes
+func (r ListSilencesResponse) GetBody() []byte {
+	return r.Body
+}
+
+// Status returns HTTPResponse.Status
+func (r ListSilencesResponse) Status() string {
+	if r.HTTPResponse != nil {
+		return r.HTTPResponse.Status
+	}
+	return http.StatusText(0)
+}
+
+// StatusCode returns HTTPResponse.StatusCode
+func (r ListSilencesResponse) StatusCode() int {
+	if r.HTTPResponse != nil {
+		return r.HTTPResponse.StatusCode
+	}
+	return 0
+}
+
+// ContentType is a convenience method to retrieve the Content-Type value from the HTTP response headers
+func (r ListSilencesResponse) ContentType() string {
+	if r.HTTPResponse != nil {
+		return r.HTTPResponse.Header.Get("Content-Type")
+	}
+	return ""
+}
+
+type CreateSilenceResponse struct {
+	Body         []byte
+	HTTPResponse *http.Response
+	// JSON201 the response for an HTTP 201 `application/json` response
+	JSON201 *Silence
+	// ApplicationproblemJSONDefault the response for an HTTP default `application/problem+json` response
+	ApplicationproblemJSONDefault *Problem
+}
+
+// GetJSON201 returns the response for an HTTP 201 `application/json` response
+func (r CreateSilenceResponse) GetJSON201() *Silence {
+	return r.JSON201
+}
+
+// GetApplicationproblemJSONDefault returns the response for an HTTP default `application/problem+json` response
+func (r CreateSilenceResponse) GetApplicationproblemJSONDefault() *Problem {
+	return r.ApplicationproblemJSONDefault
+}
+
+// GetBody returns the raw response body bytes
+func (r CreateSilenceResponse) GetBody() []byte {
+	return r.Body
+}
+
+// Status returns HTTPResponse.Status
+func (r CreateSilenceResponse) Status() string {
+	if r.HTTPResponse != nil {
+		return r.HTTPResponse.Status
+	}
+	return http.StatusText(0)
+}
+
+// StatusCode returns HTTPResponse.StatusCode
+func (r CreateSilenceResponse) StatusCode() int {
+	if r.HTTPResponse != nil {
+		return r.HTTPResponse.StatusCode
+	}
+	return 0
+}
+
+// ContentType is a convenience method to retrieve the Content-Type value from the HTTP response headers
+func (r CreateSilenceResponse) ContentType() string {
+	if r.HTTPResponse != nil {
+		return r.HTTPResponse.Header.Get("Content-Type")
+	}
+	return ""
+}
+
+type EndSilenceResponse struct {
+	Body         []byte
+	HTTPResponse *http.Response
+	// ApplicationproblemJSONDefault the response for an HTTP default `application/problem+json` response
+	ApplicationproblemJSONDefault *Problem
+}
+
+// GetApplicationproblemJSONDefault returns the response for an HTTP default `application/problem+json` response
+func (r EndSilenceResponse) GetApplicationproblemJSONDefault() *Problem {
+	return r.ApplicationproblemJSONDefault
+}
+
+// GetBody returns the raw response body bytes
+func (r EndSilenceResponse) GetBody() []byte {
+	return r.Body
+}
+
+// Status returns HTTPResponse.Status
+func (r EndSilenceResponse) Status() string {
+	if r.HTTPResponse != nil {
+		return r.HTTPResponse.Status
+	}
+	return http.StatusText(0)
+}
+
+// StatusCode returns HTTPResponse.StatusCode
+func (r EndSilenceResponse) StatusCode() int {
+	if r.HTTPResponse != nil {
+		return r.HTTPResponse.StatusCode
+	}
+	return 0
+}
+
+// ContentType is a convenience method to retrieve the Content-Type value from the HTTP response headers
+func (r EndSilenceResponse) ContentType() string {
+	if r.HTTPResponse != nil {
+		return r.HTTPResponse.Header.Get("Content-Type")
+	}
+	return ""
+}
+
+type GetHealthTimesResponse struct {
+	Body         []byte
+	HTTPResponse *http.Response
+	// JSON200 the response for an HTTP 200 `application/json` response
+	JSON200 *HealthTimes
+	// ApplicationproblemJSONDefault the response for an HTTP default `application/problem+json` response
+	ApplicationproblemJSONDefault *Problem
+}
+
+// GetJSON200 returns the response for an HTTP 200 `application/json` response
+func (r GetHealthTimesResponse) GetJSON200() *HealthTimes {
+	return r.JSON200
+}
+
+// GetApplicationproblemJSONDefault returns the response for an HTTP default `application/problem+json` response
+func (r GetHealthTimesResponse) GetApplicationproblemJSONDefault() *Problem {
+	return r.ApplicationproblemJSONDefault
+}
+
+// GetBody returns the raw response body bytes
+func (r GetHealthTimesResponse) GetBody() []byte {
+	return r.Body
+}
+
+// Status returns HTTPResponse.Status
+func (r GetHealthTimesResponse) Status() string {
+	if r.HTTPResponse != nil {
+		return r.HTTPResponse.Status
+	}
+	return http.StatusText(0)
+}
+
+// StatusCode returns HTTPResponse.StatusCode
+func (r GetHealthTimesResponse) StatusCode() int {
+	if r.HTTPResponse != nil {
+		return r.HTTPResponse.StatusCode
+	}
+	return 0
+}
+
+// ContentType is a convenience method to retrieve the Content-Type value from the HTTP response headers
+func (r GetHealthTimesResponse) ContentType() string {
+	if r.HTTPResponse != nil {
+		return r.HTTPResponse.Header.Get("Content-Type")
+	}
+	return ""
+}
+
 type RemoveInstallChoiceResponse struct {
 	Body         []byte
 	HTTPResponse *http.Response
@@ -11896,6 +13883,102 @@ func (r GetRepairResponse) ContentType() string {
 	return ""
 }
 
+type ClaimRepairResponse struct {
+	Body         []byte
+	HTTPResponse *http.Response
+	// JSON200 the response for an HTTP 200 `application/json` response
+	JSON200 *Repair
+	// ApplicationproblemJSONDefault the response for an HTTP default `application/problem+json` response
+	ApplicationproblemJSONDefault *Problem
+}
+
+// GetJSON200 returns the response for an HTTP 200 `application/json` response
+func (r ClaimRepairResponse) GetJSON200() *Repair {
+	return r.JSON200
+}
+
+// GetApplicationproblemJSONDefault returns the response for an HTTP default `application/problem+json` response
+func (r ClaimRepairResponse) GetApplicationproblemJSONDefault() *Problem {
+	return r.ApplicationproblemJSONDefault
+}
+
+// GetBody returns the raw response body bytes
+func (r ClaimRepairResponse) GetBody() []byte {
+	return r.Body
+}
+
+// Status returns HTTPResponse.Status
+func (r ClaimRepairResponse) Status() string {
+	if r.HTTPResponse != nil {
+		return r.HTTPResponse.Status
+	}
+	return http.StatusText(0)
+}
+
+// StatusCode returns HTTPResponse.StatusCode
+func (r ClaimRepairResponse) StatusCode() int {
+	if r.HTTPResponse != nil {
+		return r.HTTPResponse.StatusCode
+	}
+	return 0
+}
+
+// ContentType is a convenience method to retrieve the Content-Type value from the HTTP response headers
+func (r ClaimRepairResponse) ContentType() string {
+	if r.HTTPResponse != nil {
+		return r.HTTPResponse.Header.Get("Content-Type")
+	}
+	return ""
+}
+
+type GiveUpRepairResponse struct {
+	Body         []byte
+	HTTPResponse *http.Response
+	// JSON202 the response for an HTTP 202 `application/json` response
+	JSON202 *Repair
+	// ApplicationproblemJSONDefault the response for an HTTP default `application/problem+json` response
+	ApplicationproblemJSONDefault *Problem
+}
+
+// GetJSON202 returns the response for an HTTP 202 `application/json` response
+func (r GiveUpRepairResponse) GetJSON202() *Repair {
+	return r.JSON202
+}
+
+// GetApplicationproblemJSONDefault returns the response for an HTTP default `application/problem+json` response
+func (r GiveUpRepairResponse) GetApplicationproblemJSONDefault() *Problem {
+	return r.ApplicationproblemJSONDefault
+}
+
+// GetBody returns the raw response body bytes
+func (r GiveUpRepairResponse) GetBody() []byte {
+	return r.Body
+}
+
+// Status returns HTTPResponse.Status
+func (r GiveUpRepairResponse) Status() string {
+	if r.HTTPResponse != nil {
+		return r.HTTPResponse.Status
+	}
+	return http.StatusText(0)
+}
+
+// StatusCode returns HTTPResponse.StatusCode
+func (r GiveUpRepairResponse) StatusCode() int {
+	if r.HTTPResponse != nil {
+		return r.HTTPResponse.StatusCode
+	}
+	return 0
+}
+
+// ContentType is a convenience method to retrieve the Content-Type value from the HTTP response headers
+func (r GiveUpRepairResponse) ContentType() string {
+	if r.HTTPResponse != nil {
+		return r.HTTPResponse.Header.Get("Content-Type")
+	}
+	return ""
+}
+
 type FinishRepairResponse struct {
 	Body         []byte
 	HTTPResponse *http.Response
@@ -11944,6 +14027,102 @@ func (r FinishRepairResponse) ContentType() string {
 	return ""
 }
 
+type DrainRepairNowResponse struct {
+	Body         []byte
+	HTTPResponse *http.Response
+	// JSON202 the response for an HTTP 202 `application/json` response
+	JSON202 *Repair
+	// ApplicationproblemJSONDefault the response for an HTTP default `application/problem+json` response
+	ApplicationproblemJSONDefault *Problem
+}
+
+// GetJSON202 returns the response for an HTTP 202 `application/json` response
+func (r DrainRepairNowResponse) GetJSON202() *Repair {
+	return r.JSON202
+}
+
+// GetApplicationproblemJSONDefault returns the response for an HTTP default `application/problem+json` response
+func (r DrainRepairNowResponse) GetApplicationproblemJSONDefault() *Problem {
+	return r.ApplicationproblemJSONDefault
+}
+
+// GetBody returns the raw response body bytes
+func (r DrainRepairNowResponse) GetBody() []byte {
+	return r.Body
+}
+
+// Status returns HTTPResponse.Status
+func (r DrainRepairNowResponse) Status() string {
+	if r.HTTPResponse != nil {
+		return r.HTTPResponse.Status
+	}
+	return http.StatusText(0)
+}
+
+// StatusCode returns HTTPResponse.StatusCode
+func (r DrainRepairNowResponse) StatusCode() int {
+	if r.HTTPResponse != nil {
+		return r.HTTPResponse.StatusCode
+	}
+	return 0
+}
+
+// ContentType is a convenience method to retrieve the Content-Type value from the HTTP response headers
+func (r DrainRepairNowResponse) ContentType() string {
+	if r.HTTPResponse != nil {
+		return r.HTTPResponse.Header.Get("Content-Type")
+	}
+	return ""
+}
+
+type GetRepairEvidenceResponse struct {
+	Body         []byte
+	HTTPResponse *http.Response
+	// JSON200 the response for an HTTP 200 `application/json` response
+	JSON200 *RepairEvidence
+	// ApplicationproblemJSONDefault the response for an HTTP default `application/problem+json` response
+	ApplicationproblemJSONDefault *Problem
+}
+
+// GetJSON200 returns the response for an HTTP 200 `application/json` response
+func (r GetRepairEvidenceResponse) GetJSON200() *RepairEvidence {
+	return r.JSON200
+}
+
+// GetApplicationproblemJSONDefault returns the response for an HTTP default `application/problem+json` response
+func (r GetRepairEvidenceResponse) GetApplicationproblemJSONDefault() *Problem {
+	return r.ApplicationproblemJSONDefault
+}
+
+// GetBody returns the raw response body bytes
+func (r GetRepairEvidenceResponse) GetBody() []byte {
+	return r.Body
+}
+
+// Status returns HTTPResponse.Status
+func (r GetRepairEvidenceResponse) Status() string {
+	if r.HTTPResponse != nil {
+		return r.HTTPResponse.Status
+	}
+	return http.StatusText(0)
+}
+
+// StatusCode returns HTTPResponse.StatusCode
+func (r GetRepairEvidenceResponse) StatusCode() int {
+	if r.HTTPResponse != nil {
+		return r.HTTPResponse.StatusCode
+	}
+	return 0
+}
+
+// ContentType is a convenience method to retrieve the Content-Type value from the HTTP response headers
+func (r GetRepairEvidenceResponse) ContentType() string {
+	if r.HTTPResponse != nil {
+		return r.HTTPResponse.Header.Get("Content-Type")
+	}
+	return ""
+}
+
 type GetReportResponse struct {
 	Body         []byte
 	HTTPResponse *http.Response
@@ -11986,6 +14165,150 @@ func (r GetReportResponse) StatusCode() int {
 
 // ContentType is a convenience method to retrieve the Content-Type value from the HTTP response headers
 func (r GetReportResponse) ContentType() string {
+	if r.HTTPResponse != nil {
+		return r.HTTPResponse.Header.Get("Content-Type")
+	}
+	return ""
+}
+
+type ListRMAsResponse struct {
+	Body         []byte
+	HTTPResponse *http.Response
+	// JSON200 the response for an HTTP 200 `application/json` response
+	JSON200 *RMAList
+	// ApplicationproblemJSONDefault the response for an HTTP default `application/problem+json` response
+	ApplicationproblemJSONDefault *Problem
+}
+
+// GetJSON200 returns the response for an HTTP 200 `application/json` response
+func (r ListRMAsResponse) GetJSON200() *RMAList {
+	return r.JSON200
+}
+
+// GetApplicationproblemJSONDefault returns the response for an HTTP default `application/problem+json` response
+func (r ListRMAsResponse) GetApplicationproblemJSONDefault() *Problem {
+	return r.ApplicationproblemJSONDefault
+}
+
+// GetBody returns the raw response body bytes
+func (r ListRMAsResponse) GetBody() []byte {
+	return r.Body
+}
+
+// Status returns HTTPResponse.Status
+func (r ListRMAsResponse) Status() string {
+	if r.HTTPResponse != nil {
+		return r.HTTPResponse.Status
+	}
+	return http.StatusText(0)
+}
+
+// StatusCode returns HTTPResponse.StatusCode
+func (r ListRMAsResponse) StatusCode() int {
+	if r.HTTPResponse != nil {
+		return r.HTTPResponse.StatusCode
+	}
+	return 0
+}
+
+// ContentType is a convenience method to retrieve the Content-Type value from the HTTP response headers
+func (r ListRMAsResponse) ContentType() string {
+	if r.HTTPResponse != nil {
+		return r.HTTPResponse.Header.Get("Content-Type")
+	}
+	return ""
+}
+
+type OpenRMAResponse struct {
+	Body         []byte
+	HTTPResponse *http.Response
+	// JSON201 the response for an HTTP 201 `application/json` response
+	JSON201 *RMA
+	// ApplicationproblemJSONDefault the response for an HTTP default `application/problem+json` response
+	ApplicationproblemJSONDefault *Problem
+}
+
+// GetJSON201 returns the response for an HTTP 201 `application/json` response
+func (r OpenRMAResponse) GetJSON201() *RMA {
+	return r.JSON201
+}
+
+// GetApplicationproblemJSONDefault returns the response for an HTTP default `application/problem+json` response
+func (r OpenRMAResponse) GetApplicationproblemJSONDefault() *Problem {
+	return r.ApplicationproblemJSONDefault
+}
+
+// GetBody returns the raw response body bytes
+func (r OpenRMAResponse) GetBody() []byte {
+	return r.Body
+}
+
+// Status returns HTTPResponse.Status
+func (r OpenRMAResponse) Status() string {
+	if r.HTTPResponse != nil {
+		return r.HTTPResponse.Status
+	}
+	return http.StatusText(0)
+}
+
+// StatusCode returns HTTPResponse.StatusCode
+func (r OpenRMAResponse) StatusCode() int {
+	if r.HTTPResponse != nil {
+		return r.HTTPResponse.StatusCode
+	}
+	return 0
+}
+
+// ContentType is a convenience method to retrieve the Content-Type value from the HTTP response headers
+func (r OpenRMAResponse) ContentType() string {
+	if r.HTTPResponse != nil {
+		return r.HTTPResponse.Header.Get("Content-Type")
+	}
+	return ""
+}
+
+type ChangeRMAResponse struct {
+	Body         []byte
+	HTTPResponse *http.Response
+	// JSON200 the response for an HTTP 200 `application/json` response
+	JSON200 *RMA
+	// ApplicationproblemJSONDefault the response for an HTTP default `application/problem+json` response
+	ApplicationproblemJSONDefault *Problem
+}
+
+// GetJSON200 returns the response for an HTTP 200 `application/json` response
+func (r ChangeRMAResponse) GetJSON200() *RMA {
+	return r.JSON200
+}
+
+// GetApplicationproblemJSONDefault returns the response for an HTTP default `application/problem+json` response
+func (r ChangeRMAResponse) GetApplicationproblemJSONDefault() *Problem {
+	return r.ApplicationproblemJSONDefault
+}
+
+// GetBody returns the raw response body bytes
+func (r ChangeRMAResponse) GetBody() []byte {
+	return r.Body
+}
+
+// Status returns HTTPResponse.Status
+func (r ChangeRMAResponse) Status() string {
+	if r.HTTPResponse != nil {
+		return r.HTTPResponse.Status
+	}
+	return http.StatusText(0)
+}
+
+// StatusCode returns HTTPResponse.StatusCode
+func (r ChangeRMAResponse) StatusCode() int {
+	if r.HTTPResponse != nil {
+		return r.HTTPResponse.StatusCode
+	}
+	return 0
+}
+
+// ContentType is a convenience method to retrieve the Content-Type value from the HTTP response headers
+func (r ChangeRMAResponse) ContentType() string {
 	if r.HTTPResponse != nil {
 		return r.HTTPResponse.Header.Get("Content-Type")
 	}
@@ -14713,6 +17036,188 @@ func (c *ClientWithResponses) KeepFoundBMCsWithResponse(ctx context.Context, bod
 	return ParseKeepFoundBMCsResponse(rsp)
 }
 
+// ListBreakersWithResponse Breakers that hold automatic cordons back, newest first
+//
+// Returns a wrapper object for the known response body format(s).
+//
+// Corresponds with GET /v1/health/breakers (the `ListBreakers` operationId).
+func (c *ClientWithResponses) ListBreakersWithResponse(ctx context.Context, params *ListBreakersParams, reqEditors ...RequestEditorFn) (*ListBreakersResponse, error) {
+	rsp, err := c.ListBreakers(ctx, params, reqEditors...)
+	if err != nil {
+		return nil, err
+	}
+	return ParseListBreakersResponse(rsp)
+}
+
+// ResetBreakerWithBodyWithResponse Let faults of its scope be acted on again; what was held back is judged anew
+//
+// Takes any type of body and a specified content type, and returns a wrapper object for the known response body format(s).
+//
+// Corresponds with POST /v1/health/breakers/{breaker}/actions/reset (the `ResetBreaker` operationId).
+func (c *ClientWithResponses) ResetBreakerWithBodyWithResponse(ctx context.Context, breaker string, contentType string, body io.Reader, reqEditors ...RequestEditorFn) (*ResetBreakerResponse, error) {
+	rsp, err := c.ResetBreakerWithBody(ctx, breaker, contentType, body, reqEditors...)
+	if err != nil {
+		return nil, err
+	}
+	return ParseResetBreakerResponse(rsp)
+}
+
+// ResetBreakerWithResponse Let faults of its scope be acted on again; what was held back is judged anew
+//
+// Takes a body of the `application/json` content type, and returns a wrapper object for the known response body format(s).
+//
+// Corresponds with POST /v1/health/breakers/{breaker}/actions/reset (the `ResetBreaker` operationId).
+func (c *ClientWithResponses) ResetBreakerWithResponse(ctx context.Context, breaker string, body ResetBreakerJSONRequestBody, reqEditors ...RequestEditorFn) (*ResetBreakerResponse, error) {
+	rsp, err := c.ResetBreaker(ctx, breaker, body, reqEditors...)
+	if err != nil {
+		return nil, err
+	}
+	return ParseResetBreakerResponse(rsp)
+}
+
+// ListLemonsWithResponse Devices and slots that come back too often, the worst first
+//
+// Returns a wrapper object for the known response body format(s).
+//
+// Corresponds with GET /v1/health/lemons (the `ListLemons` operationId).
+func (c *ClientWithResponses) ListLemonsWithResponse(ctx context.Context, reqEditors ...RequestEditorFn) (*ListLemonsResponse, error) {
+	rsp, err := c.ListLemons(ctx, reqEditors...)
+	if err != nil {
+		return nil, err
+	}
+	return ParseListLemonsResponse(rsp)
+}
+
+// ReplayHealthWithBodyWithResponse What the rules, or one that is changed, would have made of past faults; nothing is changed
+//
+// Takes any type of body and a specified content type, and returns a wrapper object for the known response body format(s).
+//
+// Corresponds with POST /v1/health/replay (the `ReplayHealth` operationId).
+func (c *ClientWithResponses) ReplayHealthWithBodyWithResponse(ctx context.Context, contentType string, body io.Reader, reqEditors ...RequestEditorFn) (*ReplayHealthResponse, error) {
+	rsp, err := c.ReplayHealthWithBody(ctx, contentType, body, reqEditors...)
+	if err != nil {
+		return nil, err
+	}
+	return ParseReplayHealthResponse(rsp)
+}
+
+// ReplayHealthWithResponse What the rules, or one that is changed, would have made of past faults; nothing is changed
+//
+// Takes a body of the `application/json` content type, and returns a wrapper object for the known response body format(s).
+//
+// Corresponds with POST /v1/health/replay (the `ReplayHealth` operationId).
+func (c *ClientWithResponses) ReplayHealthWithResponse(ctx context.Context, body ReplayHealthJSONRequestBody, reqEditors ...RequestEditorFn) (*ReplayHealthResponse, error) {
+	rsp, err := c.ReplayHealth(ctx, body, reqEditors...)
+	if err != nil {
+		return nil, err
+	}
+	return ParseReplayHealthResponse(rsp)
+}
+
+// ListHealthRulesWithResponse The rules that judge evidence, as they are in force, with what came of them
+//
+// Returns a wrapper object for the known response body format(s).
+//
+// Corresponds with GET /v1/health/rules (the `ListHealthRules` operationId).
+func (c *ClientWithResponses) ListHealthRulesWithResponse(ctx context.Context, reqEditors ...RequestEditorFn) (*ListHealthRulesResponse, error) {
+	rsp, err := c.ListHealthRules(ctx, reqEditors...)
+	if err != nil {
+		return nil, err
+	}
+	return ParseListHealthRulesResponse(rsp)
+}
+
+// ChangeHealthRuleWithBodyWithResponse Change a rule; a change of nothing but the reason takes an earlier one back
+//
+// Takes any type of body and a specified content type, and returns a wrapper object for the known response body format(s).
+//
+// Corresponds with PUT /v1/health/rules/{rule} (the `ChangeHealthRule` operationId).
+func (c *ClientWithResponses) ChangeHealthRuleWithBodyWithResponse(ctx context.Context, rule string, contentType string, body io.Reader, reqEditors ...RequestEditorFn) (*ChangeHealthRuleResponse, error) {
+	rsp, err := c.ChangeHealthRuleWithBody(ctx, rule, contentType, body, reqEditors...)
+	if err != nil {
+		return nil, err
+	}
+	return ParseChangeHealthRuleResponse(rsp)
+}
+
+// ChangeHealthRuleWithResponse Change a rule; a change of nothing but the reason takes an earlier one back
+//
+// Takes a body of the `application/json` content type, and returns a wrapper object for the known response body format(s).
+//
+// Corresponds with PUT /v1/health/rules/{rule} (the `ChangeHealthRule` operationId).
+func (c *ClientWithResponses) ChangeHealthRuleWithResponse(ctx context.Context, rule string, body ChangeHealthRuleJSONRequestBody, reqEditors ...RequestEditorFn) (*ChangeHealthRuleResponse, error) {
+	rsp, err := c.ChangeHealthRule(ctx, rule, body, reqEditors...)
+	if err != nil {
+		return nil, err
+	}
+	return ParseChangeHealthRuleResponse(rsp)
+}
+
+// ListSilencesWithResponse Silences, newest first
+//
+// Returns a wrapper object for the known response body format(s).
+//
+// Corresponds with GET /v1/health/silences (the `ListSilences` operationId).
+func (c *ClientWithResponses) ListSilencesWithResponse(ctx context.Context, params *ListSilencesParams, reqEditors ...RequestEditorFn) (*ListSilencesResponse, error) {
+	rsp, err := c.ListSilences(ctx, params, reqEditors...)
+	if err != nil {
+		return nil, err
+	}
+	return ParseListSilencesResponse(rsp)
+}
+
+// CreateSilenceWithBodyWithResponse Keep evidence from being acted on until a moment
+//
+// Takes any type of body and a specified content type, and returns a wrapper object for the known response body format(s).
+//
+// Corresponds with POST /v1/health/silences (the `CreateSilence` operationId).
+func (c *ClientWithResponses) CreateSilenceWithBodyWithResponse(ctx context.Context, contentType string, body io.Reader, reqEditors ...RequestEditorFn) (*CreateSilenceResponse, error) {
+	rsp, err := c.CreateSilenceWithBody(ctx, contentType, body, reqEditors...)
+	if err != nil {
+		return nil, err
+	}
+	return ParseCreateSilenceResponse(rsp)
+}
+
+// CreateSilenceWithResponse Keep evidence from being acted on until a moment
+//
+// Takes a body of the `application/json` content type, and returns a wrapper object for the known response body format(s).
+//
+// Corresponds with POST /v1/health/silences (the `CreateSilence` operationId).
+func (c *ClientWithResponses) CreateSilenceWithResponse(ctx context.Context, body CreateSilenceJSONRequestBody, reqEditors ...RequestEditorFn) (*CreateSilenceResponse, error) {
+	rsp, err := c.CreateSilence(ctx, body, reqEditors...)
+	if err != nil {
+		return nil, err
+	}
+	return ParseCreateSilenceResponse(rsp)
+}
+
+// EndSilenceWithResponse End a silence before its time
+//
+// Returns a wrapper object for the known response body format(s).
+//
+// Corresponds with DELETE /v1/health/silences/{silence} (the `EndSilence` operationId).
+func (c *ClientWithResponses) EndSilenceWithResponse(ctx context.Context, silence string, reqEditors ...RequestEditorFn) (*EndSilenceResponse, error) {
+	rsp, err := c.EndSilence(ctx, silence, reqEditors...)
+	if err != nil {
+		return nil, err
+	}
+	return ParseEndSilenceResponse(rsp)
+}
+
+// GetHealthTimesWithResponse How long the steps of repairs took, how often hardware fails, and what that cost
+//
+// Returns a wrapper object for the known response body format(s).
+//
+// Corresponds with GET /v1/health/times (the `GetHealthTimes` operationId).
+func (c *ClientWithResponses) GetHealthTimesWithResponse(ctx context.Context, params *GetHealthTimesParams, reqEditors ...RequestEditorFn) (*GetHealthTimesResponse, error) {
+	rsp, err := c.GetHealthTimes(ctx, params, reqEditors...)
+	if err != nil {
+		return nil, err
+	}
+	return ParseGetHealthTimesResponse(rsp)
+}
+
 // RemoveInstallChoiceWithResponse Take a choice back; the next wider one holds
 //
 // Returns a wrapper object for the known response body format(s).
@@ -15186,6 +17691,58 @@ func (c *ClientWithResponses) GetRepairWithResponse(ctx context.Context, repair 
 	return ParseGetRepairResponse(rsp)
 }
 
+// ClaimRepairWithBodyWithResponse A technician says who works on it
+//
+// Takes any type of body and a specified content type, and returns a wrapper object for the known response body format(s).
+//
+// Corresponds with POST /v1/repairs/{repair}/actions/claim (the `ClaimRepair` operationId).
+func (c *ClientWithResponses) ClaimRepairWithBodyWithResponse(ctx context.Context, repair TheRepair, contentType string, body io.Reader, reqEditors ...RequestEditorFn) (*ClaimRepairResponse, error) {
+	rsp, err := c.ClaimRepairWithBody(ctx, repair, contentType, body, reqEditors...)
+	if err != nil {
+		return nil, err
+	}
+	return ParseClaimRepairResponse(rsp)
+}
+
+// ClaimRepairWithResponse A technician says who works on it
+//
+// Takes a body of the `application/json` content type, and returns a wrapper object for the known response body format(s).
+//
+// Corresponds with POST /v1/repairs/{repair}/actions/claim (the `ClaimRepair` operationId).
+func (c *ClientWithResponses) ClaimRepairWithResponse(ctx context.Context, repair TheRepair, body ClaimRepairJSONRequestBody, reqEditors ...RequestEditorFn) (*ClaimRepairResponse, error) {
+	rsp, err := c.ClaimRepair(ctx, repair, body, reqEditors...)
+	if err != nil {
+		return nil, err
+	}
+	return ParseClaimRepairResponse(rsp)
+}
+
+// GiveUpRepairWithBodyWithResponse The technician says that it can't be done here; the server stays out and operators are called
+//
+// Takes any type of body and a specified content type, and returns a wrapper object for the known response body format(s).
+//
+// Corresponds with POST /v1/repairs/{repair}/actions/could-not-fix (the `GiveUpRepair` operationId).
+func (c *ClientWithResponses) GiveUpRepairWithBodyWithResponse(ctx context.Context, repair TheRepair, contentType string, body io.Reader, reqEditors ...RequestEditorFn) (*GiveUpRepairResponse, error) {
+	rsp, err := c.GiveUpRepairWithBody(ctx, repair, contentType, body, reqEditors...)
+	if err != nil {
+		return nil, err
+	}
+	return ParseGiveUpRepairResponse(rsp)
+}
+
+// GiveUpRepairWithResponse The technician says that it can't be done here; the server stays out and operators are called
+//
+// Takes a body of the `application/json` content type, and returns a wrapper object for the known response body format(s).
+//
+// Corresponds with POST /v1/repairs/{repair}/actions/could-not-fix (the `GiveUpRepair` operationId).
+func (c *ClientWithResponses) GiveUpRepairWithResponse(ctx context.Context, repair TheRepair, body GiveUpRepairJSONRequestBody, reqEditors ...RequestEditorFn) (*GiveUpRepairResponse, error) {
+	rsp, err := c.GiveUpRepair(ctx, repair, body, reqEditors...)
+	if err != nil {
+		return nil, err
+	}
+	return ParseGiveUpRepairResponse(rsp)
+}
+
 // FinishRepairWithBodyWithResponse The technician says what was done; the hardware is then proven before it returns
 //
 // 409 with the reason where the repair does not wait for a technician.
@@ -15216,6 +17773,45 @@ func (c *ClientWithResponses) FinishRepairWithResponse(ctx context.Context, repa
 	return ParseFinishRepairResponse(rsp)
 }
 
+// DrainRepairNowWithBodyWithResponse The jobs on its server are asked to end and not waited for
+//
+// Takes any type of body and a specified content type, and returns a wrapper object for the known response body format(s).
+//
+// Corresponds with POST /v1/repairs/{repair}/actions/drain-now (the `DrainRepairNow` operationId).
+func (c *ClientWithResponses) DrainRepairNowWithBodyWithResponse(ctx context.Context, repair TheRepair, contentType string, body io.Reader, reqEditors ...RequestEditorFn) (*DrainRepairNowResponse, error) {
+	rsp, err := c.DrainRepairNowWithBody(ctx, repair, contentType, body, reqEditors...)
+	if err != nil {
+		return nil, err
+	}
+	return ParseDrainRepairNowResponse(rsp)
+}
+
+// DrainRepairNowWithResponse The jobs on its server are asked to end and not waited for
+//
+// Takes a body of the `application/json` content type, and returns a wrapper object for the known response body format(s).
+//
+// Corresponds with POST /v1/repairs/{repair}/actions/drain-now (the `DrainRepairNow` operationId).
+func (c *ClientWithResponses) DrainRepairNowWithResponse(ctx context.Context, repair TheRepair, body DrainRepairNowJSONRequestBody, reqEditors ...RequestEditorFn) (*DrainRepairNowResponse, error) {
+	rsp, err := c.DrainRepairNow(ctx, repair, body, reqEditors...)
+	if err != nil {
+		return nil, err
+	}
+	return ParseDrainRepairNowResponse(rsp)
+}
+
+// GetRepairEvidenceWithResponse What was told, seen, tried and tested: the bundle that goes to the maker
+//
+// Returns a wrapper object for the known response body format(s).
+//
+// Corresponds with GET /v1/repairs/{repair}/evidence (the `GetRepairEvidence` operationId).
+func (c *ClientWithResponses) GetRepairEvidenceWithResponse(ctx context.Context, repair TheRepair, reqEditors ...RequestEditorFn) (*GetRepairEvidenceResponse, error) {
+	rsp, err := c.GetRepairEvidence(ctx, repair, reqEditors...)
+	if err != nil {
+		return nil, err
+	}
+	return ParseGetRepairEvidenceResponse(rsp)
+}
+
 // GetReportWithResponse The four counts (queue wait, allocated share, idle rate, success rate) with their verdict
 //
 // Returns a wrapper object for the known response body format(s).
@@ -15227,6 +17823,71 @@ func (c *ClientWithResponses) GetReportWithResponse(ctx context.Context, params 
 		return nil, err
 	}
 	return ParseGetReportResponse(rsp)
+}
+
+// ListRMAsWithResponse Parts that go back to their makers, newest first
+//
+// Returns a wrapper object for the known response body format(s).
+//
+// Corresponds with GET /v1/rmas (the `ListRMAs` operationId).
+func (c *ClientWithResponses) ListRMAsWithResponse(ctx context.Context, params *ListRMAsParams, reqEditors ...RequestEditorFn) (*ListRMAsResponse, error) {
+	rsp, err := c.ListRMAs(ctx, params, reqEditors...)
+	if err != nil {
+		return nil, err
+	}
+	return ParseListRMAsResponse(rsp)
+}
+
+// OpenRMAWithBodyWithResponse Begin the return of a part that no repair took out
+//
+// Takes any type of body and a specified content type, and returns a wrapper object for the known response body format(s).
+//
+// Corresponds with POST /v1/rmas (the `OpenRMA` operationId).
+func (c *ClientWithResponses) OpenRMAWithBodyWithResponse(ctx context.Context, contentType string, body io.Reader, reqEditors ...RequestEditorFn) (*OpenRMAResponse, error) {
+	rsp, err := c.OpenRMAWithBody(ctx, contentType, body, reqEditors...)
+	if err != nil {
+		return nil, err
+	}
+	return ParseOpenRMAResponse(rsp)
+}
+
+// OpenRMAWithResponse Begin the return of a part that no repair took out
+//
+// Takes a body of the `application/json` content type, and returns a wrapper object for the known response body format(s).
+//
+// Corresponds with POST /v1/rmas (the `OpenRMA` operationId).
+func (c *ClientWithResponses) OpenRMAWithResponse(ctx context.Context, body OpenRMAJSONRequestBody, reqEditors ...RequestEditorFn) (*OpenRMAResponse, error) {
+	rsp, err := c.OpenRMA(ctx, body, reqEditors...)
+	if err != nil {
+		return nil, err
+	}
+	return ParseOpenRMAResponse(rsp)
+}
+
+// ChangeRMAWithBodyWithResponse Say what became of it
+//
+// Takes any type of body and a specified content type, and returns a wrapper object for the known response body format(s).
+//
+// Corresponds with PATCH /v1/rmas/{rma} (the `ChangeRMA` operationId).
+func (c *ClientWithResponses) ChangeRMAWithBodyWithResponse(ctx context.Context, rma string, contentType string, body io.Reader, reqEditors ...RequestEditorFn) (*ChangeRMAResponse, error) {
+	rsp, err := c.ChangeRMAWithBody(ctx, rma, contentType, body, reqEditors...)
+	if err != nil {
+		return nil, err
+	}
+	return ParseChangeRMAResponse(rsp)
+}
+
+// ChangeRMAWithResponse Say what became of it
+//
+// Takes a body of the `application/json` content type, and returns a wrapper object for the known response body format(s).
+//
+// Corresponds with PATCH /v1/rmas/{rma} (the `ChangeRMA` operationId).
+func (c *ClientWithResponses) ChangeRMAWithResponse(ctx context.Context, rma string, body ChangeRMAJSONRequestBody, reqEditors ...RequestEditorFn) (*ChangeRMAResponse, error) {
+	rsp, err := c.ChangeRMA(ctx, rma, body, reqEditors...)
+	if err != nil {
+		return nil, err
+	}
+	return ParseChangeRMAResponse(rsp)
 }
 
 // ListServersWithResponse List servers
@@ -16922,6 +19583,332 @@ func ParseKeepFoundBMCsResponse(rsp *http.Response) (*KeepFoundBMCsResponse, err
 	return response, nil
 }
 
+// ParseListBreakersResponse parses an HTTP response from a ListBreakersWithResponse call
+func ParseListBreakersResponse(rsp *http.Response) (*ListBreakersResponse, error) {
+	bodyBytes, err := io.ReadAll(rsp.Body)
+	defer func() { _ = rsp.Body.Close() }()
+	if err != nil {
+		return nil, err
+	}
+
+	response := &ListBreakersResponse{
+		Body:         bodyBytes,
+		HTTPResponse: rsp,
+	}
+
+	switch {
+	case strings.Contains(rsp.Header.Get("Content-Type"), "json") && rsp.StatusCode == 200:
+		var dest BreakerList
+		if err := json.Unmarshal(bodyBytes, &dest); err != nil {
+			return nil, err
+		}
+		response.JSON200 = &dest
+
+	case strings.Contains(rsp.Header.Get("Content-Type"), "json") && true:
+		var dest Problem
+		if err := json.Unmarshal(bodyBytes, &dest); err != nil {
+			return nil, err
+		}
+		response.ApplicationproblemJSONDefault = &dest
+
+	}
+
+	return response, nil
+}
+
+// ParseResetBreakerResponse parses an HTTP response from a ResetBreakerWithResponse call
+func ParseResetBreakerResponse(rsp *http.Response) (*ResetBreakerResponse, error) {
+	bodyBytes, err := io.ReadAll(rsp.Body)
+	defer func() { _ = rsp.Body.Close() }()
+	if err != nil {
+		return nil, err
+	}
+
+	response := &ResetBreakerResponse{
+		Body:         bodyBytes,
+		HTTPResponse: rsp,
+	}
+
+	switch {
+	case strings.Contains(rsp.Header.Get("Content-Type"), "json") && rsp.StatusCode == 200:
+		var dest Breaker
+		if err := json.Unmarshal(bodyBytes, &dest); err != nil {
+			return nil, err
+		}
+		response.JSON200 = &dest
+
+	case strings.Contains(rsp.Header.Get("Content-Type"), "json") && true:
+		var dest Problem
+		if err := json.Unmarshal(bodyBytes, &dest); err != nil {
+			return nil, err
+		}
+		response.ApplicationproblemJSONDefault = &dest
+
+	}
+
+	return response, nil
+}
+
+// ParseListLemonsResponse parses an HTTP response from a ListLemonsWithResponse call
+func ParseListLemonsResponse(rsp *http.Response) (*ListLemonsResponse, error) {
+	bodyBytes, err := io.ReadAll(rsp.Body)
+	defer func() { _ = rsp.Body.Close() }()
+	if err != nil {
+		return nil, err
+	}
+
+	response := &ListLemonsResponse{
+		Body:         bodyBytes,
+		HTTPResponse: rsp,
+	}
+
+	switch {
+	case strings.Contains(rsp.Header.Get("Content-Type"), "json") && rsp.StatusCode == 200:
+		var dest LemonList
+		if err := json.Unmarshal(bodyBytes, &dest); err != nil {
+			return nil, err
+		}
+		response.JSON200 = &dest
+
+	case strings.Contains(rsp.Header.Get("Content-Type"), "json") && true:
+		var dest Problem
+		if err := json.Unmarshal(bodyBytes, &dest); err != nil {
+			return nil, err
+		}
+		response.ApplicationproblemJSONDefault = &dest
+
+	}
+
+	return response, nil
+}
+
+// ParseReplayHealthResponse parses an HTTP response from a ReplayHealthWithResponse call
+func ParseReplayHealthResponse(rsp *http.Response) (*ReplayHealthResponse, error) {
+	bodyBytes, err := io.ReadAll(rsp.Body)
+	defer func() { _ = rsp.Body.Close() }()
+	if err != nil {
+		return nil, err
+	}
+
+	response := &ReplayHealthResponse{
+		Body:         bodyBytes,
+		HTTPResponse: rsp,
+	}
+
+	switch {
+	case strings.Contains(rsp.Header.Get("Content-Type"), "json") && rsp.StatusCode == 200:
+		var dest Replay
+		if err := json.Unmarshal(bodyBytes, &dest); err != nil {
+			return nil, err
+		}
+		response.JSON200 = &dest
+
+	case strings.Contains(rsp.Header.Get("Content-Type"), "json") && true:
+		var dest Problem
+		if err := json.Unmarshal(bodyBytes, &dest); err != nil {
+			return nil, err
+		}
+		response.ApplicationproblemJSONDefault = &dest
+
+	}
+
+	return response, nil
+}
+
+// ParseListHealthRulesResponse parses an HTTP response from a ListHealthRulesWithResponse call
+func ParseListHealthRulesResponse(rsp *http.Response) (*ListHealthRulesResponse, error) {
+	bodyBytes, err := io.ReadAll(rsp.Body)
+	defer func() { _ = rsp.Body.Close() }()
+	if err != nil {
+		return nil, err
+	}
+
+	response := &ListHealthRulesResponse{
+		Body:         bodyBytes,
+		HTTPResponse: rsp,
+	}
+
+	switch {
+	case strings.Contains(rsp.Header.Get("Content-Type"), "json") && rsp.StatusCode == 200:
+		var dest HealthRuleList
+		if err := json.Unmarshal(bodyBytes, &dest); err != nil {
+			return nil, err
+		}
+		response.JSON200 = &dest
+
+	case strings.Contains(rsp.Header.Get("Content-Type"), "json") && true:
+		var dest Problem
+		if err := json.Unmarshal(bodyBytes, &dest); err != nil {
+			return nil, err
+		}
+		response.ApplicationproblemJSONDefault = &dest
+
+	}
+
+	return response, nil
+}
+
+// ParseChangeHealthRuleResponse parses an HTTP response from a ChangeHealthRuleWithResponse call
+func ParseChangeHealthRuleResponse(rsp *http.Response) (*ChangeHealthRuleResponse, error) {
+	bodyBytes, err := io.ReadAll(rsp.Body)
+	defer func() { _ = rsp.Body.Close() }()
+	if err != nil {
+		return nil, err
+	}
+
+	response := &ChangeHealthRuleResponse{
+		Body:         bodyBytes,
+		HTTPResponse: rsp,
+	}
+
+	switch {
+	case strings.Contains(rsp.Header.Get("Content-Type"), "json") && rsp.StatusCode == 200:
+		var dest HealthRule
+		if err := json.Unmarshal(bodyBytes, &dest); err != nil {
+			return nil, err
+		}
+		response.JSON200 = &dest
+
+	case strings.Contains(rsp.Header.Get("Content-Type"), "json") && true:
+		var dest Problem
+		if err := json.Unmarshal(bodyBytes, &dest); err != nil {
+			return nil, err
+		}
+		response.ApplicationproblemJSONDefault = &dest
+
+	}
+
+	return response, nil
+}
+
+// ParseListSilencesResponse parses an HTTP response from a ListSilencesWithResponse call
+func ParseListSilencesResponse(rsp *http.Response) (*ListSilencesResponse, error) {
+	bodyBytes, err := io.ReadAll(rsp.Body)
+	defer func() { _ = rsp.Body.Close() }()
+	if err != nil {
+		return nil, err
+	}
+
+	response := &ListSilencesResponse{
+		Body:         bodyBytes,
+		HTTPResponse: rsp,
+	}
+
+	switch {
+	case strings.Contains(rsp.Header.Get("Content-Type"), "json") && rsp.StatusCode == 200:
+		var dest SilenceList
+		if err := json.Unmarshal(bodyBytes, &dest); err != nil {
+			return nil, err
+		}
+		response.JSON200 = &dest
+
+	case strings.Contains(rsp.Header.Get("Content-Type"), "json") && true:
+		var dest Problem
+		if err := json.Unmarshal(bodyBytes, &dest); err != nil {
+			return nil, err
+		}
+		response.ApplicationproblemJSONDefault = &dest
+
+	}
+
+	return response, nil
+}
+
+// ParseCreateSilenceResponse parses an HTTP response from a CreateSilenceWithResponse call
+func ParseCreateSilenceResponse(rsp *http.Response) (*CreateSilenceResponse, error) {
+	bodyBytes, err := io.ReadAll(rsp.Body)
+	defer func() { _ = rsp.Body.Close() }()
+	if err != nil {
+		return nil, err
+	}
+
+	response := &CreateSilenceResponse{
+		Body:         bodyBytes,
+		HTTPResponse: rsp,
+	}
+
+	switch {
+	case strings.Contains(rsp.Header.Get("Content-Type"), "json") && rsp.StatusCode == 201:
+		var dest Silence
+		if err := json.Unmarshal(bodyBytes, &dest); err != nil {
+			return nil, err
+		}
+		response.JSON201 = &dest
+
+	case strings.Contains(rsp.Header.Get("Content-Type"), "json") && true:
+		var dest Problem
+		if err := json.Unmarshal(bodyBytes, &dest); err != nil {
+			return nil, err
+		}
+		response.ApplicationproblemJSONDefault = &dest
+
+	}
+
+	return response, nil
+}
+
+// ParseEndSilenceResponse parses an HTTP response from a EndSilenceWithResponse call
+func ParseEndSilenceResponse(rsp *http.Response) (*EndSilenceResponse, error) {
+	bodyBytes, err := io.ReadAll(rsp.Body)
+	defer func() { _ = rsp.Body.Close() }()
+	if err != nil {
+		return nil, err
+	}
+
+	response := &EndSilenceResponse{
+		Body:         bodyBytes,
+		HTTPResponse: rsp,
+	}
+
+	switch {
+	case rsp.StatusCode == 204:
+		break // No content-type
+
+	case strings.Contains(rsp.Header.Get("Content-Type"), "json") && true:
+		var dest Problem
+		if err := json.Unmarshal(bodyBytes, &dest); err != nil {
+			return nil, err
+		}
+		response.ApplicationproblemJSONDefault = &dest
+
+	}
+
+	return response, nil
+}
+
+// ParseGetHealthTimesResponse parses an HTTP response from a GetHealthTimesWithResponse call
+func ParseGetHealthTimesResponse(rsp *http.Response) (*GetHealthTimesResponse, error) {
+	bodyBytes, err := io.ReadAll(rsp.Body)
+	defer func() { _ = rsp.Body.Close() }()
+	if err != nil {
+		return nil, err
+	}
+
+	response := &GetHealthTimesResponse{
+		Body:         bodyBytes,
+		HTTPResponse: rsp,
+	}
+
+	switch {
+	case strings.Contains(rsp.Header.Get("Content-Type"), "json") && rsp.StatusCode == 200:
+		var dest HealthTimes
+		if err := json.Unmarshal(bodyBytes, &dest); err != nil {
+			return nil, err
+		}
+		response.JSON200 = &dest
+
+	case strings.Contains(rsp.Header.Get("Content-Type"), "json") && true:
+		var dest Problem
+		if err := json.Unmarshal(bodyBytes, &dest); err != nil {
+			return nil, err
+		}
+		response.ApplicationproblemJSONDefault = &dest
+
+	}
+
+	return response, nil
+}
+
 // ParseRemoveInstallChoiceResponse parses an HTTP response from a RemoveInstallChoiceWithResponse call
 func ParseRemoveInstallChoiceResponse(rsp *http.Response) (*RemoveInstallChoiceResponse, error) {
 	bodyBytes, err := io.ReadAll(rsp.Body)
@@ -17820,6 +20807,72 @@ func ParseGetRepairResponse(rsp *http.Response) (*GetRepairResponse, error) {
 	return response, nil
 }
 
+// ParseClaimRepairResponse parses an HTTP response from a ClaimRepairWithResponse call
+func ParseClaimRepairResponse(rsp *http.Response) (*ClaimRepairResponse, error) {
+	bodyBytes, err := io.ReadAll(rsp.Body)
+	defer func() { _ = rsp.Body.Close() }()
+	if err != nil {
+		return nil, err
+	}
+
+	response := &ClaimRepairResponse{
+		Body:         bodyBytes,
+		HTTPResponse: rsp,
+	}
+
+	switch {
+	case strings.Contains(rsp.Header.Get("Content-Type"), "json") && rsp.StatusCode == 200:
+		var dest Repair
+		if err := json.Unmarshal(bodyBytes, &dest); err != nil {
+			return nil, err
+		}
+		response.JSON200 = &dest
+
+	case strings.Contains(rsp.Header.Get("Content-Type"), "json") && true:
+		var dest Problem
+		if err := json.Unmarshal(bodyBytes, &dest); err != nil {
+			return nil, err
+		}
+		response.ApplicationproblemJSONDefault = &dest
+
+	}
+
+	return response, nil
+}
+
+// ParseGiveUpRepairResponse parses an HTTP response from a GiveUpRepairWithResponse call
+func ParseGiveUpRepairResponse(rsp *http.Response) (*GiveUpRepairResponse, error) {
+	bodyBytes, err := io.ReadAll(rsp.Body)
+	defer func() { _ = rsp.Body.Close() }()
+	if err != nil {
+		return nil, err
+	}
+
+	response := &GiveUpRepairResponse{
+		Body:         bodyBytes,
+		HTTPResponse: rsp,
+	}
+
+	switch {
+	case strings.Contains(rsp.Header.Get("Content-Type"), "json") && rsp.StatusCode == 202:
+		var dest Repair
+		if err := json.Unmarshal(bodyBytes, &dest); err != nil {
+			return nil, err
+		}
+		response.JSON202 = &dest
+
+	case strings.Contains(rsp.Header.Get("Content-Type"), "json") && true:
+		var dest Problem
+		if err := json.Unmarshal(bodyBytes, &dest); err != nil {
+			return nil, err
+		}
+		response.ApplicationproblemJSONDefault = &dest
+
+	}
+
+	return response, nil
+}
+
 // ParseFinishRepairResponse parses an HTTP response from a FinishRepairWithResponse call
 func ParseFinishRepairResponse(rsp *http.Response) (*FinishRepairResponse, error) {
 	bodyBytes, err := io.ReadAll(rsp.Body)
@@ -17853,6 +20906,72 @@ func ParseFinishRepairResponse(rsp *http.Response) (*FinishRepairResponse, error
 	return response, nil
 }
 
+// ParseDrainRepairNowResponse parses an HTTP response from a DrainRepairNowWithResponse call
+func ParseDrainRepairNowResponse(rsp *http.Response) (*DrainRepairNowResponse, error) {
+	bodyBytes, err := io.ReadAll(rsp.Body)
+	defer func() { _ = rsp.Body.Close() }()
+	if err != nil {
+		return nil, err
+	}
+
+	response := &DrainRepairNowResponse{
+		Body:         bodyBytes,
+		HTTPResponse: rsp,
+	}
+
+	switch {
+	case strings.Contains(rsp.Header.Get("Content-Type"), "json") && rsp.StatusCode == 202:
+		var dest Repair
+		if err := json.Unmarshal(bodyBytes, &dest); err != nil {
+			return nil, err
+		}
+		response.JSON202 = &dest
+
+	case strings.Contains(rsp.Header.Get("Content-Type"), "json") && true:
+		var dest Problem
+		if err := json.Unmarshal(bodyBytes, &dest); err != nil {
+			return nil, err
+		}
+		response.ApplicationproblemJSONDefault = &dest
+
+	}
+
+	return response, nil
+}
+
+// ParseGetRepairEvidenceResponse parses an HTTP response from a GetRepairEvidenceWithResponse call
+func ParseGetRepairEvidenceResponse(rsp *http.Response) (*GetRepairEvidenceResponse, error) {
+	bodyBytes, err := io.ReadAll(rsp.Body)
+	defer func() { _ = rsp.Body.Close() }()
+	if err != nil {
+		return nil, err
+	}
+
+	response := &GetRepairEvidenceResponse{
+		Body:         bodyBytes,
+		HTTPResponse: rsp,
+	}
+
+	switch {
+	case strings.Contains(rsp.Header.Get("Content-Type"), "json") && rsp.StatusCode == 200:
+		var dest RepairEvidence
+		if err := json.Unmarshal(bodyBytes, &dest); err != nil {
+			return nil, err
+		}
+		response.JSON200 = &dest
+
+	case strings.Contains(rsp.Header.Get("Content-Type"), "json") && true:
+		var dest Problem
+		if err := json.Unmarshal(bodyBytes, &dest); err != nil {
+			return nil, err
+		}
+		response.ApplicationproblemJSONDefault = &dest
+
+	}
+
+	return response, nil
+}
+
 // ParseGetReportResponse parses an HTTP response from a GetReportWithResponse call
 func ParseGetReportResponse(rsp *http.Response) (*GetReportResponse, error) {
 	bodyBytes, err := io.ReadAll(rsp.Body)
@@ -17869,6 +20988,105 @@ func ParseGetReportResponse(rsp *http.Response) (*GetReportResponse, error) {
 	switch {
 	case strings.Contains(rsp.Header.Get("Content-Type"), "json") && rsp.StatusCode == 200:
 		var dest Report
+		if err := json.Unmarshal(bodyBytes, &dest); err != nil {
+			return nil, err
+		}
+		response.JSON200 = &dest
+
+	case strings.Contains(rsp.Header.Get("Content-Type"), "json") && true:
+		var dest Problem
+		if err := json.Unmarshal(bodyBytes, &dest); err != nil {
+			return nil, err
+		}
+		response.ApplicationproblemJSONDefault = &dest
+
+	}
+
+	return response, nil
+}
+
+// ParseListRMAsResponse parses an HTTP response from a ListRMAsWithResponse call
+func ParseListRMAsResponse(rsp *http.Response) (*ListRMAsResponse, error) {
+	bodyBytes, err := io.ReadAll(rsp.Body)
+	defer func() { _ = rsp.Body.Close() }()
+	if err != nil {
+		return nil, err
+	}
+
+	response := &ListRMAsResponse{
+		Body:         bodyBytes,
+		HTTPResponse: rsp,
+	}
+
+	switch {
+	case strings.Contains(rsp.Header.Get("Content-Type"), "json") && rsp.StatusCode == 200:
+		var dest RMAList
+		if err := json.Unmarshal(bodyBytes, &dest); err != nil {
+			return nil, err
+		}
+		response.JSON200 = &dest
+
+	case strings.Contains(rsp.Header.Get("Content-Type"), "json") && true:
+		var dest Problem
+		if err := json.Unmarshal(bodyBytes, &dest); err != nil {
+			return nil, err
+		}
+		response.ApplicationproblemJSONDefault = &dest
+
+	}
+
+	return response, nil
+}
+
+// ParseOpenRMAResponse parses an HTTP response from a OpenRMAWithResponse call
+func ParseOpenRMAResponse(rsp *http.Response) (*OpenRMAResponse, error) {
+	bodyBytes, err := io.ReadAll(rsp.Body)
+	defer func() { _ = rsp.Body.Close() }()
+	if err != nil {
+		return nil, err
+	}
+
+	response := &OpenRMAResponse{
+		Body:         bodyBytes,
+		HTTPResponse: rsp,
+	}
+
+	switch {
+	case strings.Contains(rsp.Header.Get("Content-Type"), "json") && rsp.StatusCode == 201:
+		var dest RMA
+		if err := json.Unmarshal(bodyBytes, &dest); err != nil {
+			return nil, err
+		}
+		response.JSON201 = &dest
+
+	case strings.Contains(rsp.Header.Get("Content-Type"), "json") && true:
+		var dest Problem
+		if err := json.Unmarshal(bodyBytes, &dest); err != nil {
+			return nil, err
+		}
+		response.ApplicationproblemJSONDefault = &dest
+
+	}
+
+	return response, nil
+}
+
+// ParseChangeRMAResponse parses an HTTP response from a ChangeRMAWithResponse call
+func ParseChangeRMAResponse(rsp *http.Response) (*ChangeRMAResponse, error) {
+	bodyBytes, err := io.ReadAll(rsp.Body)
+	defer func() { _ = rsp.Body.Close() }()
+	if err != nil {
+		return nil, err
+	}
+
+	response := &ChangeRMAResponse{
+		Body:         bodyBytes,
+		HTTPResponse: rsp,
+	}
+
+	switch {
+	case strings.Contains(rsp.Header.Get("Content-Type"), "json") && rsp.StatusCode == 200:
+		var dest RMA
 		if err := json.Unmarshal(bodyBytes, &dest); err != nil {
 			return nil, err
 		}

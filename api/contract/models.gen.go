@@ -56,6 +56,9 @@ type AccountChange struct {
 	Weight *int `json:"weight,omitempty"`
 }
 
+// ActionCount defines model for ActionCount.
+type ActionCount = schema.ActionCount
+
 // Allocation defines model for Allocation.
 type Allocation struct {
 	Accelerator string `json:"accelerator"`
@@ -230,6 +233,14 @@ type BMCSighting = schema.BMCSighting
 
 // Balance defines model for Balance.
 type Balance = usage.Balance
+
+// Breaker defines model for Breaker.
+type Breaker = schema.Breaker
+
+// BreakerList defines model for BreakerList.
+type BreakerList struct {
+	Items []Breaker `json:"items"`
+}
 
 // Budget defines model for Budget.
 type Budget struct {
@@ -441,6 +452,17 @@ type FoundBMCList struct {
 // Health defines model for Health.
 type Health = schema.Health
 
+// HealthRule defines model for HealthRule.
+type HealthRule = schema.HealthRule
+
+// HealthRuleList defines model for HealthRuleList.
+type HealthRuleList struct {
+	Items []HealthRule `json:"items"`
+}
+
+// HealthTimes defines model for HealthTimes.
+type HealthTimes = schema.HealthTimes
+
 // Identity defines model for Identity.
 type Identity struct {
 	// ExpiresAt RFC 3339 in UTC; null = not yet, or never
@@ -629,6 +651,14 @@ type JobState = schema.JobState
 // LedgerRow defines model for LedgerRow.
 type LedgerRow = schema.LedgerRow
 
+// Lemon defines model for Lemon.
+type Lemon = schema.Lemon
+
+// LemonList defines model for LemonList.
+type LemonList struct {
+	Items []Lemon `json:"items"`
+}
+
 // LiveUsage defines model for LiveUsage.
 type LiveUsage struct {
 	Accelerators      int     `json:"accelerators"`
@@ -658,6 +688,9 @@ type LiveUsage struct {
 type LiveUsageList struct {
 	Items []LiveUsage `json:"items"`
 }
+
+// Lost defines model for Lost.
+type Lost = schema.Lost
 
 // ModelOverview Accelerators of one model: allocated + idle + cordoned + draining + repairing + unhealthy = installed
 type ModelOverview struct {
@@ -889,6 +922,12 @@ type NewQuota struct {
 	Tenant Name `json:"tenant"`
 }
 
+// NewRMA defines model for NewRMA.
+type NewRMA struct {
+	Note      string `json:"note,omitempty"`
+	SerialOut string `json:"serial_out"`
+}
+
 // NewServer defines model for NewServer.
 type NewServer struct {
 	// Accelerators How many were ordered
@@ -950,6 +989,19 @@ type NewServer struct {
 // NewServers defines model for NewServers.
 type NewServers struct {
 	Servers []NewServer `json:"servers"`
+}
+
+// NewSilence defines model for NewSilence.
+type NewSilence struct {
+	Accelerator string `json:"accelerator,omitempty"`
+	Code        string `json:"code,omitempty"`
+	Kind        string `json:"kind,omitempty"`
+	Reason      string `json:"reason"`
+	Rule        string `json:"rule,omitempty"`
+	Server      string `json:"server,omitempty"`
+
+	// Until RFC 3339 in UTC; null = not yet, or never
+	Until Moment `json:"until"`
 }
 
 // NewSpec defines model for NewSpec.
@@ -1137,6 +1189,22 @@ type QuotaList struct {
 	Items []Quota `json:"items"`
 }
 
+// RMA defines model for RMA.
+type RMA = schema.RMA
+
+// RMAChange defines model for RMAChange.
+type RMAChange struct {
+	Note       string          `json:"note,omitempty"`
+	SerialIn   string          `json:"serial_in,omitempty"`
+	State      schema.RMAState `json:"state,omitempty"`
+	VendorCase string          `json:"vendor_case,omitempty"`
+}
+
+// RMAList defines model for RMAList.
+type RMAList struct {
+	Items []RMA `json:"items"`
+}
+
 // Reason Why a job waits; there while it does
 type Reason = schema.ReasonDoc
 
@@ -1155,6 +1223,12 @@ type Reinstall struct {
 // Repair defines model for Repair.
 type Repair = schema.Repair
 
+// RepairClaim defines model for RepairClaim.
+type RepairClaim struct {
+	// Force Take it over from who claimed it
+	Force bool `json:"force,omitempty"`
+}
+
 // RepairDone defines model for RepairDone.
 type RepairDone struct {
 	// Did What a technician did
@@ -1168,13 +1242,43 @@ type RepairDone struct {
 	OldSerial string `json:"old_serial,omitempty"`
 }
 
+// RepairEvidence defines model for RepairEvidence.
+type RepairEvidence struct {
+	// BurnIns Burn-ins, and what else its proofs asked of the agent
+	BurnIns []schema.Task `json:"burn_ins"`
+	Devices []Accelerator `json:"devices"`
+	Events  []Event       `json:"events"`
+	Faults  []Fault       `json:"faults"`
+	Repair  Repair        `json:"repair"`
+}
+
 // RepairList defines model for RepairList.
 type RepairList struct {
 	Items []Repair `json:"items"`
 }
 
+// RepairNote defines model for RepairNote.
+type RepairNote struct {
+	Note string `json:"note"`
+}
+
 // RepairWork What a technician did
 type RepairWork = schema.RepairWork
+
+// Replay defines model for Replay.
+type Replay = schema.Replay
+
+// ReplayRequest defines model for ReplayRequest.
+type ReplayRequest struct {
+	Change *RuleChange `json:"change,omitempty"`
+	Rule   string      `json:"rule,omitempty"`
+
+	// Since Absent = 7 days ago
+	Since Moment `json:"since,omitempty"`
+}
+
+// ReplayedFault defines model for ReplayedFault.
+type ReplayedFault = schema.ReplayedFault
 
 // Report defines model for Report.
 type Report struct {
@@ -1191,6 +1295,17 @@ type Report struct {
 
 // Role defines model for Role.
 type Role = schema.Role
+
+// RuleChange defines model for RuleChange.
+type RuleChange struct {
+	Above    int64         `json:"above,omitempty"`
+	Action   schema.Action `json:"action,omitempty"`
+	Count    int64         `json:"count,omitempty"`
+	Cure     schema.Cure   `json:"cure,omitempty"`
+	Mode     string        `json:"mode,omitempty"`
+	Reason   string        `json:"reason"`
+	WithinMs int64         `json:"within_ms,omitempty"`
+}
 
 // Server defines model for Server.
 type Server struct {
@@ -1252,6 +1367,14 @@ type ServerList struct {
 	Next  string   `json:"next,omitempty"`
 }
 
+// Silence defines model for Silence.
+type Silence = schema.Silence
+
+// SilenceList defines model for SilenceList.
+type SilenceList struct {
+	Items []Silence `json:"items"`
+}
+
 // SkipStep defines model for SkipStep.
 type SkipStep struct {
 	// Reason Kept in the audit
@@ -1275,6 +1398,9 @@ type StepList struct {
 
 // StepRun defines model for StepRun.
 type StepRun = schema.StepRun
+
+// StepTimes defines model for StepTimes.
+type StepTimes = schema.StepTimes
 
 // Stop defines model for Stop.
 type Stop = schema.Stop
@@ -1389,6 +1515,11 @@ type Window = schema.Window
 // WindowList defines model for WindowList.
 type WindowList struct {
 	Items []Window `json:"items"`
+}
+
+// WithReason defines model for WithReason.
+type WithReason struct {
+	Reason string `json:"reason"`
 }
 
 // After defines model for After.
@@ -1602,6 +1733,24 @@ type ListFoundBMCsParams struct {
 	Site *string `form:"site,omitempty" json:"site,omitempty"`
 }
 
+// ListBreakersParams defines parameters for ListBreakers.
+type ListBreakersParams struct {
+	// All Also those that are over
+	All *bool `form:"all,omitempty" json:"all,omitempty"`
+}
+
+// ListSilencesParams defines parameters for ListSilences.
+type ListSilencesParams struct {
+	// All Also those that are over
+	All *bool `form:"all,omitempty" json:"all,omitempty"`
+}
+
+// GetHealthTimesParams defines parameters for GetHealthTimes.
+type GetHealthTimesParams struct {
+	// Since Absent = 30 days ago
+	Since *schema.Instant `form:"since,omitempty" json:"since,omitempty"`
+}
+
 // RemoveInstallChoiceParams defines parameters for RemoveInstallChoice.
 type RemoveInstallChoiceParams struct {
 	Scope InstallScope `form:"scope" json:"scope"`
@@ -1718,6 +1867,12 @@ type GetReportParams struct {
 
 	// By Apart for each of these
 	By *string `form:"by,omitempty" json:"by,omitempty"`
+}
+
+// ListRMAsParams defines parameters for ListRMAs.
+type ListRMAsParams struct {
+	// Open Only those that are not closed
+	Open *bool `form:"open,omitempty" json:"open,omitempty"`
 }
 
 // ListServersParams defines parameters for ListServers.
@@ -1837,6 +1992,18 @@ type SetChargingJSONRequestBody = Charging
 // KeepFoundBMCsJSONRequestBody defines body for KeepFoundBMCs for application/json ContentType.
 type KeepFoundBMCsJSONRequestBody = NewFoundBMCs
 
+// ResetBreakerJSONRequestBody defines body for ResetBreaker for application/json ContentType.
+type ResetBreakerJSONRequestBody = WithReason
+
+// ReplayHealthJSONRequestBody defines body for ReplayHealth for application/json ContentType.
+type ReplayHealthJSONRequestBody = ReplayRequest
+
+// ChangeHealthRuleJSONRequestBody defines body for ChangeHealthRule for application/json ContentType.
+type ChangeHealthRuleJSONRequestBody = RuleChange
+
+// CreateSilenceJSONRequestBody defines body for CreateSilence for application/json ContentType.
+type CreateSilenceJSONRequestBody = NewSilence
+
 // SetInstallChoiceJSONRequestBody defines body for SetInstallChoice for application/json ContentType.
 type SetInstallChoiceJSONRequestBody = NewInstallChoice
 
@@ -1858,8 +2025,23 @@ type StopQueueJSONRequestBody = NewStop
 // SetQuotaJSONRequestBody defines body for SetQuota for application/json ContentType.
 type SetQuotaJSONRequestBody = NewQuota
 
+// ClaimRepairJSONRequestBody defines body for ClaimRepair for application/json ContentType.
+type ClaimRepairJSONRequestBody = RepairClaim
+
+// GiveUpRepairJSONRequestBody defines body for GiveUpRepair for application/json ContentType.
+type GiveUpRepairJSONRequestBody = RepairNote
+
 // FinishRepairJSONRequestBody defines body for FinishRepair for application/json ContentType.
 type FinishRepairJSONRequestBody = RepairDone
+
+// DrainRepairNowJSONRequestBody defines body for DrainRepairNow for application/json ContentType.
+type DrainRepairNowJSONRequestBody = WithReason
+
+// OpenRMAJSONRequestBody defines body for OpenRMA for application/json ContentType.
+type OpenRMAJSONRequestBody = NewRMA
+
+// ChangeRMAJSONRequestBody defines body for ChangeRMA for application/json ContentType.
+type ChangeRMAJSONRequestBody = RMAChange
 
 // EnrollServerJSONRequestBody defines body for EnrollServer for application/json ContentType.
 type EnrollServerJSONRequestBody = NewServer

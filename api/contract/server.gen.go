@@ -79,6 +79,36 @@ type ServerInterface interface {
 	// KeepFoundBMCs Keep what a probe of an address range found
 	// (POST /v1/found-bmcs)
 	KeepFoundBMCs(c *gin.Context)
+	// ListBreakers Breakers that hold automatic cordons back, newest first
+	// (GET /v1/health/breakers)
+	ListBreakers(c *gin.Context, params ListBreakersParams)
+	// ResetBreaker Let faults of its scope be acted on again; what was held back is judged anew
+	// (POST /v1/health/breakers/{breaker}/actions/reset)
+	ResetBreaker(c *gin.Context, breaker string)
+	// ListLemons Devices and slots that come back too often, the worst first
+	// (GET /v1/health/lemons)
+	ListLemons(c *gin.Context)
+	// ReplayHealth What the rules, or one that is changed, would have made of past faults; nothing is changed
+	// (POST /v1/health/replay)
+	ReplayHealth(c *gin.Context)
+	// ListHealthRules The rules that judge evidence, as they are in force, with what came of them
+	// (GET /v1/health/rules)
+	ListHealthRules(c *gin.Context)
+	// ChangeHealthRule Change a rule; a change of nothing but the reason takes an earlier one back
+	// (PUT /v1/health/rules/{rule})
+	ChangeHealthRule(c *gin.Context, rule string)
+	// ListSilences Silences, newest first
+	// (GET /v1/health/silences)
+	ListSilences(c *gin.Context, params ListSilencesParams)
+	// CreateSilence Keep evidence from being acted on until a moment
+	// (POST /v1/health/silences)
+	CreateSilence(c *gin.Context)
+	// EndSilence End a silence before its time
+	// (DELETE /v1/health/silences/{silence})
+	EndSilence(c *gin.Context, silence string)
+	// GetHealthTimes How long the steps of repairs took, how often hardware fails, and what that cost
+	// (GET /v1/health/times)
+	GetHealthTimes(c *gin.Context, params GetHealthTimesParams)
 	// RemoveInstallChoice Take a choice back; the next wider one holds
 	// (DELETE /v1/install-choices)
 	RemoveInstallChoice(c *gin.Context, params RemoveInstallChoiceParams)
@@ -160,12 +190,33 @@ type ServerInterface interface {
 	// GetRepair One repair
 	// (GET /v1/repairs/{repair})
 	GetRepair(c *gin.Context, repair TheRepair, params GetRepairParams)
+	// ClaimRepair A technician says who works on it
+	// (POST /v1/repairs/{repair}/actions/claim)
+	ClaimRepair(c *gin.Context, repair TheRepair)
+	// GiveUpRepair The technician says that it can't be done here; the server stays out and operators are called
+	// (POST /v1/repairs/{repair}/actions/could-not-fix)
+	GiveUpRepair(c *gin.Context, repair TheRepair)
 	// FinishRepair The technician says what was done; the hardware is then proven before it returns
 	// (POST /v1/repairs/{repair}/actions/done)
 	FinishRepair(c *gin.Context, repair TheRepair)
+	// DrainRepairNow The jobs on its server are asked to end and not waited for
+	// (POST /v1/repairs/{repair}/actions/drain-now)
+	DrainRepairNow(c *gin.Context, repair TheRepair)
+	// GetRepairEvidence What was told, seen, tried and tested: the bundle that goes to the maker
+	// (GET /v1/repairs/{repair}/evidence)
+	GetRepairEvidence(c *gin.Context, repair TheRepair)
 	// GetReport The four counts (queue wait, allocated share, idle rate, success rate) with their verdict
 	// (GET /v1/report)
 	GetReport(c *gin.Context, params GetReportParams)
+	// ListRMAs Parts that go back to their makers, newest first
+	// (GET /v1/rmas)
+	ListRMAs(c *gin.Context, params ListRMAsParams)
+	// OpenRMA Begin the return of a part that no repair took out
+	// (POST /v1/rmas)
+	OpenRMA(c *gin.Context)
+	// ChangeRMA Say what became of it
+	// (PATCH /v1/rmas/{rma})
+	ChangeRMA(c *gin.Context, rma string)
 	// ListServers List servers
 	// (GET /v1/servers)
 	ListServers(c *gin.Context, params ListServersParams)
@@ -1120,6 +1171,214 @@ func (siw *ServerInterfaceWrapper) KeepFoundBMCs(c *gin.Context) {
 	siw.Handler.KeepFoundBMCs(c)
 }
 
+// ListBreakers operation middleware
+func (siw *ServerInterfaceWrapper) ListBreakers(c *gin.Context) {
+
+	var err error
+	_ = err
+
+	// Parameter object where we will unmarshal all parameters from the context
+	var params ListBreakersParams
+
+	// ------------- Optional query parameter "all" -------------
+
+	err = runtime.BindQueryParameterWithOptions("form", true, false, "all", c.Request.URL.Query(), &params.All, runtime.BindQueryParameterOptions{Type: "boolean", Format: ""})
+	if err != nil {
+		siw.ErrorHandler(c, fmt.Errorf("Invalid format for parameter all: %w", err), http.StatusBadRequest)
+		return
+	}
+
+	for _, middleware := range siw.HandlerMiddlewares {
+		middleware(c)
+		if c.IsAborted() {
+			return
+		}
+	}
+
+	siw.Handler.ListBreakers(c, params)
+}
+
+// ResetBreaker operation middleware
+func (siw *ServerInterfaceWrapper) ResetBreaker(c *gin.Context) {
+
+	var err error
+	_ = err
+
+	// ------------- Path parameter "breaker" -------------
+	var breaker string
+
+	err = runtime.BindStyledParameterWithOptions("simple", "breaker", c.Param("breaker"), &breaker, runtime.BindStyledParameterOptions{ParamLocation: runtime.ParamLocationPath, Explode: false, Required: true, Type: "string", Format: "", ValueIsUnescaped: true})
+	if err != nil {
+		siw.ErrorHandler(c, fmt.Errorf("Invalid format for parameter breaker: %w", err), http.StatusBadRequest)
+		return
+	}
+
+	for _, middleware := range siw.HandlerMiddlewares {
+		middleware(c)
+		if c.IsAborted() {
+			return
+		}
+	}
+
+	siw.Handler.ResetBreaker(c, breaker)
+}
+
+// ListLemons operation middleware
+func (siw *ServerInterfaceWrapper) ListLemons(c *gin.Context) {
+
+	for _, middleware := range siw.HandlerMiddlewares {
+		middleware(c)
+		if c.IsAborted() {
+			return
+		}
+	}
+
+	siw.Handler.ListLemons(c)
+}
+
+// ReplayHealth operation middleware
+func (siw *ServerInterfaceWrapper) ReplayHealth(c *gin.Context) {
+
+	for _, middleware := range siw.HandlerMiddlewares {
+		middleware(c)
+		if c.IsAborted() {
+			return
+		}
+	}
+
+	siw.Handler.ReplayHealth(c)
+}
+
+// ListHealthRules operation middleware
+func (siw *ServerInterfaceWrapper) ListHealthRules(c *gin.Context) {
+
+	for _, middleware := range siw.HandlerMiddlewares {
+		middleware(c)
+		if c.IsAborted() {
+			return
+		}
+	}
+
+	siw.Handler.ListHealthRules(c)
+}
+
+// ChangeHealthRule operation middleware
+func (siw *ServerInterfaceWrapper) ChangeHealthRule(c *gin.Context) {
+
+	var err error
+	_ = err
+
+	// ------------- Path parameter "rule" -------------
+	var rule string
+
+	err = runtime.BindStyledParameterWithOptions("simple", "rule", c.Param("rule"), &rule, runtime.BindStyledParameterOptions{ParamLocation: runtime.ParamLocationPath, Explode: false, Required: true, Type: "string", Format: "", ValueIsUnescaped: true})
+	if err != nil {
+		siw.ErrorHandler(c, fmt.Errorf("Invalid format for parameter rule: %w", err), http.StatusBadRequest)
+		return
+	}
+
+	for _, middleware := range siw.HandlerMiddlewares {
+		middleware(c)
+		if c.IsAborted() {
+			return
+		}
+	}
+
+	siw.Handler.ChangeHealthRule(c, rule)
+}
+
+// ListSilences operation middleware
+func (siw *ServerInterfaceWrapper) ListSilences(c *gin.Context) {
+
+	var err error
+	_ = err
+
+	// Parameter object where we will unmarshal all parameters from the context
+	var params ListSilencesParams
+
+	// ------------- Optional query parameter "all" -------------
+
+	err = runtime.BindQueryParameterWithOptions("form", true, false, "all", c.Request.URL.Query(), &params.All, runtime.BindQueryParameterOptions{Type: "boolean", Format: ""})
+	if err != nil {
+		siw.ErrorHandler(c, fmt.Errorf("Invalid format for parameter all: %w", err), http.StatusBadRequest)
+		return
+	}
+
+	for _, middleware := range siw.HandlerMiddlewares {
+		middleware(c)
+		if c.IsAborted() {
+			return
+		}
+	}
+
+	siw.Handler.ListSilences(c, params)
+}
+
+// CreateSilence operation middleware
+func (siw *ServerInterfaceWrapper) CreateSilence(c *gin.Context) {
+
+	for _, middleware := range siw.HandlerMiddlewares {
+		middleware(c)
+		if c.IsAborted() {
+			return
+		}
+	}
+
+	siw.Handler.CreateSilence(c)
+}
+
+// EndSilence operation middleware
+func (siw *ServerInterfaceWrapper) EndSilence(c *gin.Context) {
+
+	var err error
+	_ = err
+
+	// ------------- Path parameter "silence" -------------
+	var silence string
+
+	err = runtime.BindStyledParameterWithOptions("simple", "silence", c.Param("silence"), &silence, runtime.BindStyledParameterOptions{ParamLocation: runtime.ParamLocationPath, Explode: false, Required: true, Type: "string", Format: "", ValueIsUnescaped: true})
+	if err != nil {
+		siw.ErrorHandler(c, fmt.Errorf("Invalid format for parameter silence: %w", err), http.StatusBadRequest)
+		return
+	}
+
+	for _, middleware := range siw.HandlerMiddlewares {
+		middleware(c)
+		if c.IsAborted() {
+			return
+		}
+	}
+
+	siw.Handler.EndSilence(c, silence)
+}
+
+// GetHealthTimes operation middleware
+func (siw *ServerInterfaceWrapper) GetHealthTimes(c *gin.Context) {
+
+	var err error
+	_ = err
+
+	// Parameter object where we will unmarshal all parameters from the context
+	var params GetHealthTimesParams
+
+	// ------------- Optional query parameter "since" -------------
+
+	err = runtime.BindQueryParameterWithOptions("form", true, false, "since", c.Request.URL.Query(), &params.Since, runtime.BindQueryParameterOptions{Type: "string", Format: "date-time"})
+	if err != nil {
+		siw.ErrorHandler(c, fmt.Errorf("Invalid format for parameter since: %w", err), http.StatusBadRequest)
+		return
+	}
+
+	for _, middleware := range siw.HandlerMiddlewares {
+		middleware(c)
+		if c.IsAborted() {
+			return
+		}
+	}
+
+	siw.Handler.GetHealthTimes(c, params)
+}
+
 // RemoveInstallChoice operation middleware
 func (siw *ServerInterfaceWrapper) RemoveInstallChoice(c *gin.Context) {
 
@@ -1880,6 +2139,56 @@ func (siw *ServerInterfaceWrapper) GetRepair(c *gin.Context) {
 	siw.Handler.GetRepair(c, repair, params)
 }
 
+// ClaimRepair operation middleware
+func (siw *ServerInterfaceWrapper) ClaimRepair(c *gin.Context) {
+
+	var err error
+	_ = err
+
+	// ------------- Path parameter "repair" -------------
+	var repair TheRepair
+
+	err = runtime.BindStyledParameterWithOptions("simple", "repair", c.Param("repair"), &repair, runtime.BindStyledParameterOptions{ParamLocation: runtime.ParamLocationPath, Explode: false, Required: true, Type: "string", Format: "", ValueIsUnescaped: true})
+	if err != nil {
+		siw.ErrorHandler(c, fmt.Errorf("Invalid format for parameter repair: %w", err), http.StatusBadRequest)
+		return
+	}
+
+	for _, middleware := range siw.HandlerMiddlewares {
+		middleware(c)
+		if c.IsAborted() {
+			return
+		}
+	}
+
+	siw.Handler.ClaimRepair(c, repair)
+}
+
+// GiveUpRepair operation middleware
+func (siw *ServerInterfaceWrapper) GiveUpRepair(c *gin.Context) {
+
+	var err error
+	_ = err
+
+	// ------------- Path parameter "repair" -------------
+	var repair TheRepair
+
+	err = runtime.BindStyledParameterWithOptions("simple", "repair", c.Param("repair"), &repair, runtime.BindStyledParameterOptions{ParamLocation: runtime.ParamLocationPath, Explode: false, Required: true, Type: "string", Format: "", ValueIsUnescaped: true})
+	if err != nil {
+		siw.ErrorHandler(c, fmt.Errorf("Invalid format for parameter repair: %w", err), http.StatusBadRequest)
+		return
+	}
+
+	for _, middleware := range siw.HandlerMiddlewares {
+		middleware(c)
+		if c.IsAborted() {
+			return
+		}
+	}
+
+	siw.Handler.GiveUpRepair(c, repair)
+}
+
 // FinishRepair operation middleware
 func (siw *ServerInterfaceWrapper) FinishRepair(c *gin.Context) {
 
@@ -1903,6 +2212,56 @@ func (siw *ServerInterfaceWrapper) FinishRepair(c *gin.Context) {
 	}
 
 	siw.Handler.FinishRepair(c, repair)
+}
+
+// DrainRepairNow operation middleware
+func (siw *ServerInterfaceWrapper) DrainRepairNow(c *gin.Context) {
+
+	var err error
+	_ = err
+
+	// ------------- Path parameter "repair" -------------
+	var repair TheRepair
+
+	err = runtime.BindStyledParameterWithOptions("simple", "repair", c.Param("repair"), &repair, runtime.BindStyledParameterOptions{ParamLocation: runtime.ParamLocationPath, Explode: false, Required: true, Type: "string", Format: "", ValueIsUnescaped: true})
+	if err != nil {
+		siw.ErrorHandler(c, fmt.Errorf("Invalid format for parameter repair: %w", err), http.StatusBadRequest)
+		return
+	}
+
+	for _, middleware := range siw.HandlerMiddlewares {
+		middleware(c)
+		if c.IsAborted() {
+			return
+		}
+	}
+
+	siw.Handler.DrainRepairNow(c, repair)
+}
+
+// GetRepairEvidence operation middleware
+func (siw *ServerInterfaceWrapper) GetRepairEvidence(c *gin.Context) {
+
+	var err error
+	_ = err
+
+	// ------------- Path parameter "repair" -------------
+	var repair TheRepair
+
+	err = runtime.BindStyledParameterWithOptions("simple", "repair", c.Param("repair"), &repair, runtime.BindStyledParameterOptions{ParamLocation: runtime.ParamLocationPath, Explode: false, Required: true, Type: "string", Format: "", ValueIsUnescaped: true})
+	if err != nil {
+		siw.ErrorHandler(c, fmt.Errorf("Invalid format for parameter repair: %w", err), http.StatusBadRequest)
+		return
+	}
+
+	for _, middleware := range siw.HandlerMiddlewares {
+		middleware(c)
+		if c.IsAborted() {
+			return
+		}
+	}
+
+	siw.Handler.GetRepairEvidence(c, repair)
 }
 
 // GetReport operation middleware
@@ -1978,6 +2337,71 @@ func (siw *ServerInterfaceWrapper) GetReport(c *gin.Context) {
 	}
 
 	siw.Handler.GetReport(c, params)
+}
+
+// ListRMAs operation middleware
+func (siw *ServerInterfaceWrapper) ListRMAs(c *gin.Context) {
+
+	var err error
+	_ = err
+
+	// Parameter object where we will unmarshal all parameters from the context
+	var params ListRMAsParams
+
+	// ------------- Optional query parameter "open" -------------
+
+	err = runtime.BindQueryParameterWithOptions("form", true, false, "open", c.Request.URL.Query(), &params.Open, runtime.BindQueryParameterOptions{Type: "boolean", Format: ""})
+	if err != nil {
+		siw.ErrorHandler(c, fmt.Errorf("Invalid format for parameter open: %w", err), http.StatusBadRequest)
+		return
+	}
+
+	for _, middleware := range siw.HandlerMiddlewares {
+		middleware(c)
+		if c.IsAborted() {
+			return
+		}
+	}
+
+	siw.Handler.ListRMAs(c, params)
+}
+
+// OpenRMA operation middleware
+func (siw *ServerInterfaceWrapper) OpenRMA(c *gin.Context) {
+
+	for _, middleware := range siw.HandlerMiddlewares {
+		middleware(c)
+		if c.IsAborted() {
+			return
+		}
+	}
+
+	siw.Handler.OpenRMA(c)
+}
+
+// ChangeRMA operation middleware
+func (siw *ServerInterfaceWrapper) ChangeRMA(c *gin.Context) {
+
+	var err error
+	_ = err
+
+	// ------------- Path parameter "rma" -------------
+	var rma string
+
+	err = runtime.BindStyledParameterWithOptions("simple", "rma", c.Param("rma"), &rma, runtime.BindStyledParameterOptions{ParamLocation: runtime.ParamLocationPath, Explode: false, Required: true, Type: "string", Format: "", ValueIsUnescaped: true})
+	if err != nil {
+		siw.ErrorHandler(c, fmt.Errorf("Invalid format for parameter rma: %w", err), http.StatusBadRequest)
+		return
+	}
+
+	for _, middleware := range siw.HandlerMiddlewares {
+		middleware(c)
+		if c.IsAborted() {
+			return
+		}
+	}
+
+	siw.Handler.ChangeRMA(c, rma)
 }
 
 // ListServers operation middleware
@@ -3353,6 +3777,23 @@ func RegisterHandlersWithOptions(router gin.IRouter, si ServerInterface, options
 	router.GET(options.BaseURL+"/v1/repairs", wrapper.ListRepairs)
 	router.GET(options.BaseURL+"/v1/repairs/:repair", wrapper.GetRepair)
 	router.POST(options.BaseURL+"/v1/repairs/:repair/actions/done", wrapper.FinishRepair)
+	router.POST(options.BaseURL+"/v1/repairs/:repair/actions/claim", wrapper.ClaimRepair)
+	router.POST(options.BaseURL+"/v1/repairs/:repair/actions/could-not-fix", wrapper.GiveUpRepair)
+	router.POST(options.BaseURL+"/v1/repairs/:repair/actions/drain-now", wrapper.DrainRepairNow)
+	router.GET(options.BaseURL+"/v1/repairs/:repair/evidence", wrapper.GetRepairEvidence)
+	router.GET(options.BaseURL+"/v1/rmas", wrapper.ListRMAs)
+	router.POST(options.BaseURL+"/v1/rmas", wrapper.OpenRMA)
+	router.PATCH(options.BaseURL+"/v1/rmas/:rma", wrapper.ChangeRMA)
+	router.GET(options.BaseURL+"/v1/health/rules", wrapper.ListHealthRules)
+	router.PUT(options.BaseURL+"/v1/health/rules/:rule", wrapper.ChangeHealthRule)
+	router.POST(options.BaseURL+"/v1/health/replay", wrapper.ReplayHealth)
+	router.GET(options.BaseURL+"/v1/health/silences", wrapper.ListSilences)
+	router.POST(options.BaseURL+"/v1/health/silences", wrapper.CreateSilence)
+	router.DELETE(options.BaseURL+"/v1/health/silences/:silence", wrapper.EndSilence)
+	router.GET(options.BaseURL+"/v1/health/breakers", wrapper.ListBreakers)
+	router.POST(options.BaseURL+"/v1/health/breakers/:breaker/actions/reset", wrapper.ResetBreaker)
+	router.GET(options.BaseURL+"/v1/health/times", wrapper.GetHealthTimes)
+	router.GET(options.BaseURL+"/v1/health/lemons", wrapper.ListLemons)
 	router.GET(options.BaseURL+"/v1/jobs", wrapper.ListJobs)
 	router.POST(options.BaseURL+"/v1/jobs", wrapper.SubmitJob)
 	router.POST(options.BaseURL+"/v1/jobs/actions/dry-run", wrapper.DryRunJob)

@@ -218,6 +218,11 @@ func (p *Pool) RepairDone(ctx context.Context, r schema.Repair, d api.RepairDone
 	return nil
 }
 
+// CouldNotFix keeps the technician's word.
+func (p *Pool) CouldNotFix(ctx context.Context, r schema.Repair, note, by string) error {
+	return p.Store.RepairCouldNotFix(ctx, r.ID, note, by)
+}
+
 // BurnIn proves what is there.
 func (p *Pool) BurnIn(ctx context.Context, v schema.Server, by string) (schema.Repair, error) {
 	r, err := p.Store.BeginBurnIn(ctx, v.ID, by)

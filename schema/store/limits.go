@@ -51,17 +51,6 @@ func (l Limits) allowed(share float64, total int64) int64 {
 	return max(int64(l.AtLeast), int64(math.Floor(share*float64(total))))
 }
 
-// Breaker says that nothing of a scope is cordoned automatically any more, until a person resets it.
-type Breaker struct {
-	ID       string         `gorm:"primaryKey" json:"id"`
-	Scope    string         `json:"scope"` // model <region>/<model>, rack <site>/<rack>, code <kind>/<code>
-	Why      string         `json:"why"`
-	OpenedAt schema.Instant `json:"opened_at"`
-	ResetAt  schema.Instant `json:"reset_at"`
-	ResetBy  string         `json:"reset_by,omitempty"`
-	Reason   string         `json:"reason,omitempty"`
-}
-
 // alone are kinds that no breaker over codes holds: a person's word, the gate's, and silence, which has a rule of its own.
 var alone = map[string]bool{"operator": true, "burn-in": true, "agent-silent": true, "leak": true, "job-failures": true, "black-hole": true, "slot-failures": true}
 

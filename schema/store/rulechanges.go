@@ -8,35 +8,12 @@ import (
 	"gpupool/schema"
 )
 
-// RuleChange is what an operator changed of a built-in rule; zero fields leave the rule's own.
-type RuleChange struct {
-	Rule   string         `gorm:"primaryKey" json:"rule"`
-	Mode   string         `json:"mode,omitempty"` // off, observe, enforce
-	Count  int            `json:"count,omitempty"`
-	Within int64          `gorm:"column:within_ms" json:"within_ms,omitempty"`
-	Above  float64        `json:"above,omitempty"`
-	Action schema.Action  `json:"action,omitempty"`
-	Cure   schema.Cure    `json:"cure,omitempty"`
-	By     string         `json:"by"`
-	Reason string         `json:"reason"`
-	At     schema.Instant `json:"at"`
-}
-
-// Silence keeps evidence that fits it from being acted on until a moment. Empty fields fit everything.
-type Silence struct {
-	ID          string         `gorm:"primaryKey" json:"id"`
-	Rule        string         `json:"rule,omitempty"`
-	Kind        string         `json:"kind,omitempty"`
-	Code        string         `json:"code,omitempty"`
-	Server      string         `json:"server,omitempty"`
-	Accelerator string         `json:"accelerator,omitempty"`
-	Until       schema.Instant `json:"until"`
-	By          string         `json:"by"`
-	Reason      string         `json:"reason"`
-	At          schema.Instant `json:"at"`
-	EndedAt     schema.Instant `json:"ended_at"` // ended by a person before its time
-	EndedBy     string         `json:"ended_by,omitempty"`
-}
+// These are schema's.
+type (
+	RuleChange = schema.RuleChange
+	Silence    = schema.Silence
+	Breaker    = schema.Breaker
+)
 
 // RuleChanges lists them by rule.
 func (s *Store) RuleChanges(ctx context.Context) ([]RuleChange, error) {

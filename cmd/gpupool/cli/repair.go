@@ -14,7 +14,7 @@ import (
 )
 
 func (a *app) repair() *cobra.Command {
-	return group("repair", "See what waits for a technician, and say what was done", a.repairList(), a.repairShow(), a.repairWatch(), a.repairDone())
+	return group("repair", "See what waits for a technician, and say what was done", a.repairList(), a.repairShow(), a.repairWatch(), a.repairClaim(), a.repairDone(), a.repairGiveUp(), a.repairDrainNow(), a.repairEvidence())
 }
 
 func (a *app) repairList() *cobra.Command {
@@ -68,6 +68,10 @@ func (a *app) repairShow() *cobra.Command {
 			f.put("Repair", r.ID)
 			f.put("State", string(r.State)+": "+words.Repair(r))
 			f.put("What to do", repairNext(r))
+			if r.ClosedAt.IsZero() {
+				f.put("Next", r.NextStep+" ("+r.Owner+", by "+words.Clock(r.Deadline, now)+")")
+			}
+			f.put("Tried", r.Tried)
 			f.put("Server", serverNames(cmd, c).of(r.Server))
 			f.put("Location", r.Location)
 			f.put("Part", r.Part)
@@ -78,12 +82,15 @@ func (a *app) repairShow() *cobra.Command {
 			}
 			f.put("Old serial", r.OldSerial)
 			f.put("New serial", r.NewSerial)
+			f.put("Claimed by", r.ClaimedBy)
 			f.put("Done by", r.DoneBy)
+			f.put("Did", string(r.Did))
 			f.put("Note", r.Note)
 			f.put("Opened", words.Clock(r.OpenedAt, now)+" ("+words.Ago(r.OpenedAt, now)+")")
 			f.put("Drained", words.Clock(r.DrainedAt, now))
 			f.put("Done", words.Clock(r.DoneAt, now))
 			f.put("Closed", words.Clock(r.ClosedAt, now))
+			f.put("On probation until", words.Clock(r.ProbationUntil, now))
 			return nil
 		},
 	}
@@ -129,9 +136,77 @@ what was touched is burnt in first. The watch ends when it is back in the pool (
 	f := cmd.Flags()
 	f.StringVar(&in.OldSerial, "old-serial", "", "serial of the part taken out")
 	f.StringVar(&in.NewSerial, "new-serial", "", "serial of the part put in")
+	f.StringVar((*string)(&in.Did), "did", "", "replaced, reseated, cleaned, firmware, cabling, nothing-found or other")
 	f.StringVar(&in.Note, "note", "", "what was found and done")
 	f.BoolVar(&detach, "detach", false, "return at once")
 	return cmd
+}
+
+func (a *app) repairClaim() *cobra.Command {
+	var in contract.RepairClaim
+	cmd := &cobra.Command{
+		Use: "claim ID|SERVER", Short: "Say that you work on it", Args: exactly("ID or SERVER"), Example: "  gpupool repair claim rep_01k8",
+		RunE: func(cmd *cobra.Command, args []string) error {
+			return act(a, cmd, func(c *client.Client) (schema.Repair, error) {
+				return call.Do[schema.Repair](c.ClaimRepair(cmd.Context(), args[0], in))
+			}, func(r schema.Repair) string {
+				return fmt.Sprintf("%s is %s's: %s at %s.", r.ID, r.ClaimedBy, r.Part, r.Location)
+			})
+		},
+	}
+	cmd.Flags().BoolVar(&in.Force, "force", false, "take it over from who claimed it")
+	return cmd
+}
+
+func (a *app) repairGiveUp() *cobra.Command {
+	var in contract.RepairNote
+	cmd := &cobra.Command{
+		Use: "could-not-fix ID|SERVER --note TEXT", Short: "Say that it can't be done here: operators are called, the server stays out", Args: exactly("ID or SERVER"),
+		Example: "  gpupool repair could-not-fix rep_01k8 --note \"two cards failed in the same slot\"",
+		RunE: func(cmd *cobra.Command, args []string) error {
+			return act(a, cmd, func(c *client.Client) (schema.Repair, error) {
+				return call.Do[schema.Repair](c.GiveUpRepair(cmd.Context(), args[0], in))
+			}, func(r schema.Repair) string {
+				return r.ID + " waits for " + r.Owner + ": " + r.NextStep + "."
+			})
+		},
+	}
+	cmd.Flags().StringVar(&in.Note, "note", "", "what was tried (required)")
+	required(cmd, "note")
+	return cmd
+}
+
+func (a *app) repairDrainNow() *cobra.Command {
+	var in contract.WithReason
+	cmd := &cobra.Command{
+		Use: "drain-now ID|SERVER --reason TEXT", Short: "Ask the jobs on its server to end, and don't wait for them", Args: exactly("ID or SERVER"),
+		Example: "  gpupool repair drain-now r12s03 --reason \"the tenant agrees\"",
+		RunE: func(cmd *cobra.Command, args []string) error {
+			return act(a, cmd, func(c *client.Client) (schema.Repair, error) {
+				return call.Do[schema.Repair](c.DrainRepairNow(cmd.Context(), args[0], in))
+			}, func(r schema.Repair) string { return r.ID + " is " + string(r.State) + ": its jobs were asked to end." })
+		},
+	}
+	cmd.Flags().StringVar(&in.Reason, "reason", "", "why its jobs are not waited for (required)")
+	required(cmd, "reason")
+	return cmd
+}
+
+func (a *app) repairEvidence() *cobra.Command {
+	return &cobra.Command{
+		Use: "evidence ID|SERVER", Short: "Print what was told, seen, tried and tested, as JSON: the bundle for the maker", Args: exactly("ID or SERVER"), Example: "  gpupool repair evidence rep_01k8 > evidence.json",
+		RunE: func(cmd *cobra.Command, args []string) error {
+			c, err := a.connect()
+			if err != nil {
+				return err
+			}
+			e, err := call.Do[contract.RepairEvidence](c.GetRepairEvidence(cmd.Context(), args[0]))
+			if err != nil {
+				return err
+			}
+			return printJSON(cmd.OutOrStdout(), e)
+		},
+	}
 }
 
 func (a *app) serverBurnIn() *cobra.Command {
