@@ -54,7 +54,7 @@ generate-check: ## fail where generated files differ from what the generators ma
 		echo "generated files are out of date: run 'make generate' and commit what it changes" >&2; exit 1; \
 	fi
 
-e2e: ## a real virtual machine arrives through everything, whatever is done to it, and runs a job; as root, 15 minutes
+e2e: ## a real virtual machine arrives through everything, whatever is done to it, and runs a job; as root, half an hour
 	@deploy/packages.sh e2e
 	GPUPOOL_E2E=all go test -count 1 -timeout 60m -v $(if $(RUN),-run '$(RUN)') ./cmd/gpupool/e2e
 

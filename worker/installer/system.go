@@ -120,11 +120,10 @@ func address(ctx context.Context, card netlink.Link, log *slog.Logger) error {
 	if err := netlink.AddrReplace(card, a); err != nil {
 		return fmt.Errorf("address %s: %w", a.IPNet, err)
 	}
-	for _, gw := range ack.Router() {
-		if err := netlink.RouteReplace(&netlink.Route{LinkIndex: card.Attrs().Index, Gw: gw}); err != nil {
-			return fmt.Errorf("route by %s: %w", gw, err)
+	if gw := ack.Router(); len(gw) > 0 { // the first is preferred (RFC 2132 section 3.5)
+		if err := netlink.RouteReplace(&netlink.Route{LinkIndex: card.Attrs().Index, Gw: gw[0]}); err != nil {
+			return fmt.Errorf("route by %s: %w", gw[0], err)
 		}
-		break // the first is preferred (RFC 2132 section 3.5)
 	}
 	log.Info("network", "card", card.Attrs().Name, "address", a.IPNet.String())
 	return nil

@@ -3,6 +3,7 @@ package e2e
 import (
 	"context"
 	"errors"
+	"flag"
 	"fmt"
 	"os"
 	"os/exec"
@@ -37,7 +38,10 @@ func TestMain(m *testing.M) {
 	if os.Getenv(filesVar) != "" || os.Getenv(skipVar) != "" {
 		os.Exit(m.Run())
 	}
-	enter()
+	flag.Parse()
+	if !testing.Short() {
+		enter()
+	}
 	os.Exit(m.Run())
 }
 
@@ -50,7 +54,6 @@ func enter() {
 	}
 	unshare, err := exec.LookPath("unshare")
 	if err == nil {
-		// With its own mounts too, so that what a program there mounts goes with it.
 		err = syscall.Exec(unshare, append([]string{"unshare", "--net", "--"}, os.Args...), append(os.Environ(), filesVar+"="+files))
 	}
 	os.Setenv(skipVar, fmt.Sprintf("a network namespace can't be made: %v", err))
