@@ -14,24 +14,25 @@ import (
 
 // live is one region's pool in memory. It is owned by the goroutine that runs the activity.
 type live struct {
-	db      *store.Store
-	region  string
-	mixed   bool // see Activities
-	epoch   int64
-	at      int64 // events applied so far
-	number  int64 // of the last cycle
-	pool    *engine.State
-	quotas  map[quotaOf]bool // those that pool has: what the record no longer has is taken away
-	budgets map[string]bool  // likewise, by id
-	windows map[string]bool  // likewise, by id
-	stops   map[string]bool  // likewise, by id
-	specs   map[string]bool  // likewise, by name
-	spentAt schema.Instant   // when the budgets were read
-	bounded map[string]bool  // tenants with a quota or a limit of running jobs
-	spends  map[string]bool  // tenants with a budget
-	limits  map[string]int64 // tenants with a limit of any kind, and the version of it that pool has
-	servers int
-	queued  int
+	db        *store.Store
+	region    string
+	mixed     bool // see Activities
+	epoch     int64
+	at        int64 // events applied so far
+	number    int64 // of the last cycle
+	pool      *engine.State
+	quotas    map[quotaOf]bool // those that pool has: what the record no longer has is taken away
+	budgets   map[string]bool  // likewise, by id
+	windows   map[string]bool  // likewise, by id
+	stops     map[string]bool  // likewise, by id
+	specs     map[string]bool  // likewise, by name
+	spentAt   schema.Instant   // when the budgets were read
+	repairsAt schema.Instant   // when what is expected of repairs was worked out
+	bounded   map[string]bool  // tenants with a quota or a limit of running jobs
+	spends    map[string]bool  // tenants with a budget
+	limits    map[string]int64 // tenants with a limit of any kind, and the version of it that pool has
+	servers   int
+	queued    int
 }
 
 // quotaOf is what a quota is of.
@@ -221,6 +222,10 @@ func acceleratorTime(ms int64) time.Duration {
 }
 
 func (l *live) setServers(ctx context.Context, ids []string) error {
+	open, err := l.repairs(ctx, ids)
+	if err != nil {
+		return err
+	}
 	nodes, err := l.db.Nodes(ctx, ids)
 	if err != nil {
 		return err
@@ -235,6 +240,7 @@ func (l *live) setServers(ctx context.Context, ids []string) error {
 		}
 		s := server(n)
 		s.OneTenant = n.Server.OneTenant() && !l.mixed
+		expect(&s, open[n.Server.ID], n.Cordons, l.db.Now())
 		l.pool.SetServer(s)
 	}
 	return nil

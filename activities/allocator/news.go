@@ -185,6 +185,11 @@ func (l *live) catchUp(ctx context.Context) (changed bool, err error) {
 				}
 			}
 		}
+		again, err := l.expectAgain(ctx)
+		if err != nil {
+			return changed, err
+		}
+		changed = changed || again
 		read, err := l.elsewhere(ctx, keys(n.abroad))
 		if err != nil {
 			return changed, err

@@ -328,7 +328,7 @@ type Counts struct {
 	Verdict      string   `json:"verdict"`
 	Wait         Waits    `json:"wait"`
 
-	// WaitByReason By the reason that held an attempt up longest
+	// WaitByReason By the reason that held an attempt up longest; STARTED_AT_ONCE is of those that the first cycle started
 	WaitByReason map[string]Waits `json:"wait_by_reason"`
 }
 

@@ -2,7 +2,9 @@ package usage
 
 import (
 	"fmt"
+	"slices"
 	"strings"
+	"time"
 
 	"gpupool/schema"
 )
@@ -13,8 +15,19 @@ type Reason struct {
 	At   schema.Instant
 }
 
-// Longest is the reason that took most of a wait; of equal ones the later. Until the first is told it is NOT_EVALUATED.
+// AtOnce stands in the place of a reason for a wait that had none: the first cycle that saw the attempt started it.
+const AtOnce schema.ReasonCode = "STARTED_AT_ONCE"
+
+// atOnce is how long the first cycle may be in coming: a wait that is longer was one for the allocator.
+const atOnce = 2 * time.Second
+
+// Longest is the reason that took most of a wait; of equal ones the later. Until the first is told it is NOT_EVALUATED, and
+// where none was told and the start came as soon as it could, AtOnce.
 func Longest(reasons []Reason, wait Interval) schema.ReasonCode {
+	told := slices.ContainsFunc(reasons, func(r Reason) bool { return r.At >= wait.Start && r.At <= wait.End })
+	if !told && wait.Milliseconds() <= atOnce.Milliseconds() {
+		return AtOnce
+	}
 	sums := map[schema.ReasonCode]int64{}
 	best, most := schema.ReasonNotEvaluated, int64(-1)
 	code, since := schema.ReasonNotEvaluated, wait.Start

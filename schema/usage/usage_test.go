@@ -394,3 +394,21 @@ func TestATrendNamesTheDay(t *testing.T) {
 		t.Fatalf("a trend of three days: %+v", f)
 	}
 }
+
+func TestWhatStartsInItsFirstCycleWaitedForNothing(t *testing.T) {
+	t.Parallel()
+	wait := func(ms schema.Instant) usage.Interval { return usage.Interval{Start: 1000, End: 1000 + ms} }
+	earlier := []usage.Reason{{schema.ReasonCapacity, 500}} // of an attempt before
+	for name, c := range map[string]struct {
+		got, want schema.ReasonCode
+	}{
+		"no reason told, at once":          {usage.Longest(nil, wait(40)), usage.AtOnce},
+		"told of an earlier wait only":     {usage.Longest(earlier, wait(40)), usage.AtOnce},
+		"the allocator was long in coming": {usage.Longest(nil, wait(5000)), schema.ReasonNotEvaluated},
+		"a reason was told":                {usage.Longest([]usage.Reason{{schema.ReasonCapacity, 1010}}, wait(40)), schema.ReasonCapacity},
+	} {
+		if c.got != c.want {
+			t.Errorf("%s: %s, want %s", name, c.got, c.want)
+		}
+	}
+}

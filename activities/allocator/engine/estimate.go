@@ -1,6 +1,7 @@
 package engine
 
 import (
+	"cmp"
 	"fmt"
 	"math"
 	"slices"
@@ -97,8 +98,8 @@ func (s *State) estimate(j *job, code Code) (*ETA, string) {
 	default: // it waits for accelerators: the plan says when
 	}
 	if code == Unhealthy {
-		if back := s.diagnose(j).back; back > 0 && (j.plan == nil || back < j.plan.start) {
-			return &ETA{P50: at(back), P90: at(back), Basis: "the repair's own estimate", At: at(s.now)}, ""
+		if b := s.diagnose(j).back; b.at > 0 && (j.plan == nil || b.at < j.plan.start) {
+			return &ETA{P50: at(b.at), P90: at(b.late), Basis: cmp.Or(b.basis, "the repair's own estimate"), At: at(s.now)}, ""
 		}
 	}
 	switch {

@@ -465,7 +465,7 @@ func (s *State) shortDetail(j *job, code Code, d *diagnosis) (Detail, []Blocker,
 		slices.SortFunc(blockers, func(a, b Blocker) int { return strings.Compare(a.ID, b.ID) })
 		return Detail{
 			"would_fit_if_healthy": d.healed, "nodes": j.shape.nodes, "servers_by_cause": causes,
-			"repair_estimate": orNil(at(d.back)),
+			"repair_estimate": repairEstimate(d.back),
 		}, blockers, "a server that could hold the job is schedulable again"
 	case Fragmented:
 		det := Detail{
@@ -519,6 +519,17 @@ func stopScope(st *Stop) string {
 		return "everything"
 	}
 	return strings.Join(parts, ", ")
+}
+
+// repairEstimate is when a repair is expected to be over, nil when nobody says.
+func repairEstimate(b back) any {
+	switch {
+	case b.at == 0:
+		return nil
+	case b.basis == "":
+		return at(b.at)
+	}
+	return map[string]any{"p50": at(b.at), "p90": at(b.late), "basis": b.basis}
 }
 
 func orNil(t time.Time) any {

@@ -15,8 +15,11 @@ type Server struct {
 	OneTenant    bool   // its jobs are not kept apart: while one tenant's run there, no other's start
 	Schedulable  bool   // available and without cordons
 	WhyNot       string // the cause in words when not schedulable, such as "repairing: XID 79"
-	// Back is when it is expected to be schedulable again, by whoever repairs it; zero = nobody says.
-	Back         time.Time
+	// Back is when it is expected to be schedulable again (its median), by whoever repairs it; zero = nobody says.
+	Back time.Time
+	// BackLate is when it is expected 9 times in 10, zero = as Back; BackBasis is what both rest on, in words.
+	BackLate     time.Time
+	BackBasis    string
 	Accelerators []Accelerator
 }
 
@@ -28,6 +31,8 @@ type Accelerator struct {
 	Schedulable bool
 	WhyNot      string
 	Back        time.Time // when it is expected to be schedulable again; zero = nobody says
+	BackLate    time.Time // see Server
+	BackBasis   string
 }
 
 // Spec is what one node of a job is given.

@@ -1,6 +1,7 @@
 package engine
 
 import (
+	"cmp"
 	"slices"
 	"time"
 )
@@ -181,7 +182,7 @@ func (s *State) judgement(j *job) (Code, uint64) {
 		put(s.version)
 	case Unhealthy, Fragmented, Capacity:
 		d := s.diagnose(j)
-		put(int64(d.blocks), int64(d.free), int64(d.largest), d.next, int64(d.healed), d.back, int64(mix(d.nextJob)))
+		put(int64(d.blocks), int64(d.free), int64(d.largest), d.next, int64(d.healed), d.back.at, int64(mix(d.nextJob)))
 	case Preempting:
 		put(j.plan.grace, int64(s.releasedOf(j.plan)))
 	default: // their numbers are the job's own, and change with it
@@ -247,7 +248,7 @@ type diagnosis struct {
 	nextJob string
 	limited string // cpu or memory, when accelerators alone would do
 	sick    map[string][]string
-	back    int64 // when enough of what is sick is expected back; 0 = nobody says
+	back    back // when enough of what is sick is expected back
 }
 
 // diagnose looks at every bay the job may use. It is asked only for the heads of lines.
@@ -271,7 +272,7 @@ func (s *State) diagnose(j *job) diagnosis {
 // counts is what one domain holds of a request.
 type counts struct {
 	fit, healed int
-	back        []int64 // when each that would fit if healthy is expected back; far = nobody says
+	back        []back // when each that would fit if healthy is expected back; far = nobody says
 }
 
 func (s *State) diagnoseIn(j *job, p *pool) diagnosis {
@@ -347,8 +348,8 @@ func (s *State) diagnoseIn(j *job, p *pool) diagnosis {
 		d.code = Unhealthy
 		for _, c := range domains {
 			if c.healed >= a.nodes {
-				slices.Sort(c.back)
-				if t := c.back[a.nodes-c.fit-1]; t != far && (d.back == 0 || t < d.back) {
+				slices.SortFunc(c.back, func(x, y back) int { return cmp.Compare(x.at, y.at) })
+				if t := c.back[a.nodes-c.fit-1]; t.at != far && (d.back.at == 0 || t.at < d.back.at) {
 					d.back = t
 				}
 			}
@@ -387,16 +388,18 @@ func (s *State) fitsHealed(a *ask, b *bay) bool {
 
 // backAt is when a bay that is not wholly schedulable is expected to be: far when nobody says, or said a time that
 // is past.
-func (b *bay) backAt(now int64) int64 {
-	t := int64(0)
-	known := func(back int64) {
-		if back <= now {
-			back = far
+func (b *bay) backAt(now int64) back {
+	t := back{}
+	known := func(is back) {
+		if is.at <= now {
+			is = back{at: far, late: far}
 		}
-		t = max(t, back)
+		if is.at > t.at {
+			t = is
+		}
 	}
 	if !b.srv.Schedulable {
-		known(ns(b.srv.Back))
+		known(backOf(b.srv.Back, b.srv.BackLate, b.srv.BackBasis))
 	}
 	for _, dev := range b.accels {
 		if !dev.ok {

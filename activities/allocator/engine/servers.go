@@ -4,6 +4,7 @@ import (
 	"cmp"
 	"slices"
 	"strings"
+	"time"
 )
 
 // server is a Server with what is used of it. It outlives its removal while allocations hold it.
@@ -31,12 +32,24 @@ type accel struct {
 	bay     *bay // nil when no server shows it
 	ok      bool
 	why     string
-	back    int64 // when it is expected to be schedulable again; 0 = nobody says
+	back    back
 	used    int64 // milli
 	holders []*alloc
 }
 
-func (a *accel) health(in Accelerator) { a.ok, a.why, a.back = in.Schedulable, in.WhyNot, ns(in.Back) }
+func (a *accel) health(in Accelerator) {
+	a.ok, a.why, a.back = in.Schedulable, in.WhyNot, backOf(in.Back, in.BackLate, in.BackBasis)
+}
+
+// back is when something is expected to be schedulable again: the median and 9 times in 10; at 0 = nobody says.
+type back struct {
+	at, late int64
+	basis    string
+}
+
+func backOf(at, late time.Time, basis string) back {
+	return back{ns(at), max(ns(at), ns(late)), basis}
+}
 
 // until is when the last of what runs on it is expected to end.
 func (a *accel) until() int64 {
@@ -127,7 +140,8 @@ func (s *State) SetServer(in Server) {
 	}
 	if srv.present && srv.sameShape(in) && s.shows(srv) {
 		// Only health changed: by far the most frequent change.
-		srv.Schedulable, srv.WhyNot, srv.Back = in.Schedulable, in.WhyNot, in.Back
+		srv.Schedulable, srv.WhyNot = in.Schedulable, in.WhyNot
+		srv.Back, srv.BackLate, srv.BackBasis = in.Back, in.BackLate, in.BackBasis
 		srv.CPU, srv.MemoryBytes, srv.OneTenant = in.CPU, in.MemoryBytes, in.OneTenant
 		for _, a := range in.Accelerators {
 			s.accels[a.ID].health(a)
