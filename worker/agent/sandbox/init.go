@@ -213,7 +213,7 @@ func harden() error {
 		}
 	}
 	// A keyring of its own, not the agent's.
-	if _, _, err := unix.Syscall(unix.SYS_KEYCTL, unix.KEYCTL_JOIN_SESSION_KEYRING, 0, 0); err != 0 && err != unix.ENOSYS {
+	if _, _, err := unix.Syscall(unix.SYS_KEYCTL, unix.KEYCTL_JOIN_SESSION_KEYRING, 0, 0); err != 0 && !errors.Is(err, unix.ENOSYS) {
 		return fmt.Errorf("a keyring of its own: %w", err)
 	}
 	if err := seccomp.LoadFilter(filter); err != nil {
