@@ -191,11 +191,15 @@ func TestAProgramThatHangsIsKilledWithItsChildren(t *testing.T) {
 			stat, err := os.ReadFile("/proc/" + pid + "/stat")
 			return errors.Is(err, os.ErrNotExist) || errors.Is(err, syscall.ESRCH) || strings.Contains(string(stat), ") Z ") // its new parent may be slow to reap it
 		}
-		for deadline := time.Now().Add(10 * time.Second); !gone(); time.Sleep(time.Millisecond) {
-			if time.Now().After(deadline) {
+		tick, deadline := time.NewTicker(time.Millisecond), time.After(10*time.Second)
+		for !gone() {
+			select {
+			case <-tick.C:
+			case <-deadline:
 				t.Fatalf("process %s lives on", pid)
 			}
 		}
+		tick.Stop()
 	}
 	box := &Box{Path: func(string) (string, error) { return script, nil }, Grace: 100 * time.Millisecond}
 	ctx, cancel := context.WithTimeout(t.Context(), 300*time.Millisecond)
