@@ -178,6 +178,7 @@ func (p *Process) core(ctx context.Context) error {
 	}
 	p.spawn("attend", func(ctx context.Context) error { return job.Attend(ctx, p.Store, p.Client, attendEvery) })
 	p.spawn("health", func(ctx context.Context) error { return health.WatchSilence(ctx, p.Store, p.Config.Timing.AgentSilent) })
+	p.spawn("job-failures", func(ctx context.Context) error { return health.WatchJobs(ctx, p.Store) })
 	p.spawn("idle", func(ctx context.Context) error { return health.WatchIdle(ctx, p.Store) })
 	p.spawn("clock", func(ctx context.Context) error {
 		return meter.WatchClock(ctx, p.Store, 10*time.Second, meter.SystemClock())
