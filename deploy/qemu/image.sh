@@ -6,8 +6,8 @@
 #   image.sh FOLDER FAKE_NVML.c
 #
 # The second file is compiled to the libnvidia-ml.so.1 that the image has in a driver's place. Nothing is built where
-# FOLDER has the image of the same inputs. SOURCE_DATE_EPOCH and fixed identifiers make the same image of the same
-# packages. Root, for mmdebstrap; no loop device. About half a minute, on a machine that is idle.
+# FOLDER has the image of the same inputs. SOURCE_DATE_EPOCH and fixed identifiers keep builds of the same packages
+# alike. Root, for mmdebstrap; no loop device. About half a minute, on a machine that is idle.
 set -euo pipefail
 folder=${1:?usage: image.sh FOLDER FAKE_NVML.c} fake=$(realpath "${2:?usage: image.sh FOLDER FAKE_NVML.c}")
 here=$(cd "$(dirname "$0")" && pwd)

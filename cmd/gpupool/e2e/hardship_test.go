@@ -113,8 +113,9 @@ func TestALiveServerIsNeverInstalledAgain(t *testing.T) {
 					handed++
 				}
 			}
-			if n := w.installs("vm-live"); n != 1 || handed != 6 {
-				t.Errorf("it was installed %d times and handed to its disk %d times, want 1 and 6", n, handed)
+			// More, where the platform itself switched a server on again that it had seen without power.
+			if n := w.installs("vm-live"); n != 1 || handed < 6 {
+				t.Errorf("it was installed %d times and handed to its disk %d times, want 1 and at least 6", n, handed)
 			}
 		})
 	}
