@@ -73,6 +73,7 @@ type Run struct {
 	CPUs                  int           // a node; 0 = the cluster's default
 	MemoryBytes           int64         // a node; 0 = the cluster's default
 	Vendor                schema.Vendor // of its accelerators
+	Model                 string        // of its accelerators
 }
 
 // Part is one node's part of a run.

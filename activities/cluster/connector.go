@@ -425,7 +425,7 @@ func (c *connector) parallel(jobs []func() error) error {
 func runOf(w store.ClusterWork) Run {
 	j := w.Request
 	r := Run{Key: Key{w.Job, w.Attempt}, Tenant: j.Tenant, Project: j.Project, Name: j.Name, WorkDir: j.WorkDir, Image: j.Image, Network: j.Network, Limit: j.Limit(), Grace: time.Duration(j.Grace) * time.Millisecond,
-		Accelerators: j.PerNode, CPUs: w.Spec.CPUs, MemoryBytes: w.Spec.MemoryBytes, Vendor: vendorOf(j.Model)}
+		Accelerators: j.PerNode, CPUs: w.Spec.CPUs, MemoryBytes: w.Spec.MemoryBytes, Vendor: vendorOf(j.Model), Model: j.Model}
 	for _, p := range w.Parts {
 		r.Command, r.Env = p.Run.Command, p.Run.Env
 		r.Parts = append(r.Parts, Part{Node: p.Node, Env: map[string]string{

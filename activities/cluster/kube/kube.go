@@ -67,6 +67,9 @@ var Resources = map[schema.Vendor]string{
 	schema.VendorNVIDIA: "nvidia.com/gpu", schema.VendorAMD: "amd.com/gpu", schema.VendorIntel: "gpu.intel.com/i915", schema.VendorHuawei: "huawei.com/Ascend910",
 }
 
+// gaudi is what Intel's plugin for Gaudi calls its devices, which are not those of its GPUs.
+const gaudi = "habana.ai/gaudi"
+
 // Kube is a cluster.Backend.
 type Kube struct {
 	cfg     Config
@@ -243,7 +246,10 @@ func (k *Kube) tainted(n *core.Node) bool {
 	return slices.ContainsFunc(n.Spec.Taints, func(t core.Taint) bool { return t.Key == Taint && t.Value == k.cfg.Owner })
 }
 
-func (k *Kube) resource(v schema.Vendor) string {
+func (k *Kube) resource(v schema.Vendor, model string) string {
+	if v == schema.VendorIntel && strings.Contains(model, "gaudi") {
+		return gaudi
+	}
 	if r := k.cfg.Resources[v]; r != "" {
 		return r
 	}
@@ -255,6 +261,9 @@ func (k *Kube) resource(v schema.Vendor) string {
 
 // isAccelerator reports whether an extended resource is one of those that accelerators are asked for by.
 func (k *Kube) isAccelerator(name core.ResourceName) bool {
+	if name == gaudi {
+		return true
+	}
 	for v, r := range Resources {
 		if string(name) == r || string(name) == k.cfg.Resources[v] {
 			return true

@@ -52,7 +52,7 @@ func (k *Kube) job(r cluster.Run, rank int) *batch.Job {
 		}
 	}
 	devices := resource.NewQuantity(int64(r.Accelerators), resource.DecimalSI)
-	c.Resources.Limits[core.ResourceName(k.resource(r.Vendor))] = *devices
+	c.Resources.Limits[core.ResourceName(k.resource(r.Vendor, r.Model))] = *devices
 	if r.CPUs > 0 {
 		c.Resources.Requests[core.ResourceCPU] = *resource.NewQuantity(int64(r.CPUs), resource.DecimalSI)
 	}
