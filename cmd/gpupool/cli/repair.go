@@ -130,7 +130,7 @@ what was touched is burnt in first. The watch ends when it is back in the pool (
 			if detach || a.json() {
 				return a.said(cmd, r, "%s is %s.", r.ID, r.State)
 			}
-			return watchRepair(cmd, c, r)
+			return watchRepair(cmd, c, r, beforeProof(r))
 		},
 	}
 	f := cmd.Flags()
@@ -233,7 +233,7 @@ comes back into the pool by itself once every device has passed (exit code 0); w
 			if detach || a.json() {
 				return a.said(cmd, r, "%s is being burnt in. Watch: gpupool repair watch %s", args[0], r.ID)
 			}
-			if err := watchRepair(cmd, c, r); err != nil {
+			if err := watchRepair(cmd, c, r, beforeProof(r)); err != nil {
 				return err
 			}
 			return stillCordoned(cmd, c, r.Server)
@@ -270,15 +270,24 @@ func (a *app) repairWatch() *cobra.Command {
 			if err != nil {
 				return err
 			}
-			return watchRepair(cmd, c, r)
+			return watchRepair(cmd, c, r, r.Returns)
 		},
 	}
 }
 
-// watchRepair shows a repair's changes until its proof has come out. Waiting counts as an outcome only with a later
-// return than at the start: the repair may still be waiting when the technician's word has just been taken.
-func watchRepair(cmd *cobra.Command, c *client.Client, r schema.Repair) error {
-	returns, last := r.Returns, ""
+// beforeProof is how often a repair that is to be proven now had come back before: one that waits again has failed its
+// proof before the answer was read.
+func beforeProof(r schema.Repair) int {
+	if r.State == schema.RepairWaiting {
+		return r.Returns - 1
+	}
+	return r.Returns
+}
+
+// watchRepair shows a repair's changes until its proof has come out. Waiting counts as an outcome only where it has come
+// back more than returns times.
+func watchRepair(cmd *cobra.Command, c *client.Client, r schema.Repair, returns int) error {
+	last := ""
 	for {
 		if l := string(r.State) + ": " + words.Repair(r); l != last {
 			last = l
