@@ -135,9 +135,9 @@ func (s *State) roomAt(a *ask, b *bay, t int64) bool {
 	return free >= k && cpu >= a.cpu && mem >= a.mem
 }
 
-// earliest is the first moment, by the limits of what runs, at which a node fits a bay for as long as it needs; far
-// when there is none.
-func (s *State) earliest(a *ask, b *bay, length int64) int64 {
+// earliest is the first moment not before from, by the limits of what runs, at which a node fits a bay for as long as
+// it needs; far when there is none. As when it starts, a job without a limit needs it for good.
+func (s *State) earliest(a *ask, b *bay, from, length int64) int64 {
 	need := a.k
 	if a.part > 0 {
 		need = 1
@@ -147,9 +147,9 @@ func (s *State) earliest(a *ask, b *bay, length int64) int64 {
 		return far
 	}
 	moments := make([]int64, 0, 16)
-	moments = append(moments, s.now)
+	moments = append(moments, from)
 	if need > 0 {
-		moments[0] = max(s.now, b.ready[need-1])
+		moments[0] = max(from, b.ready[need-1])
 	}
 	if len(b.srv.holds) == 0 && len(b.srv.windows) == 0 {
 		if s.roomAt(a, b, moments[0]) {
@@ -167,14 +167,14 @@ func (s *State) earliest(a *ask, b *bay, length int64) int64 {
 	}
 	slices.Sort(moments)
 	for _, t := range moments {
-		if t < s.now || t == far {
+		if t < from || t == far {
 			continue
 		}
 		until := far
 		if a.job.limit > 0 {
 			until = t + length
 		}
-		if s.roomBesideHolds(a, b, t, t+length) && s.windowsAllow(a, b.srv.windows, t, until) {
+		if s.roomBesideHolds(a, b, t, until) && s.windowsAllow(a, b.srv.windows, t, until) {
 			return t
 		}
 	}
@@ -221,8 +221,12 @@ func (s *State) planIn(a *ask, p *pool, limit int64) *plan {
 			}
 		}
 	}
-	if best == nil && !a.required {
-		return s.planAmong(a, p, p.bays, length, limit)
+	if a.required {
+		return best
+	}
+	// It starts near its own rather than wait for a domain to itself: only an equally early start keeps it within one.
+	if pl := s.planAmong(a, p, p.bays, length, limit); pl != nil {
+		best = pl
 	}
 	return best
 }
@@ -238,7 +242,7 @@ func (s *State) planAmong(a *ask, p *pool, bays []*bay, length, limit int64) *pl
 		if b.free < need && b.soon >= limit || len(b.ready) < need || b.ready[need-1] >= limit {
 			continue
 		}
-		t := s.earliest(a, b, length)
+		t := s.earliest(a, b, s.now, length)
 		if t >= limit {
 			continue
 		}
@@ -258,7 +262,22 @@ func (s *State) planAmong(a *ask, p *pool, bays []*bay, length, limit int64) *pl
 		first := slices.MinFunc(list, byTime)
 		return s.newPlan(a, p, []*bay{first.bay}, first.t)
 	}
-	soonest(list, a.nodes, byTime)
+	// A bay that is ready before the last one may be another's by then.
+	for late := true; late; {
+		soonest(list, a.nodes, byTime)
+		start := list[a.nodes-1].t
+		if start >= limit {
+			return nil
+		}
+		late = false
+		for i := range list[:a.nodes] {
+			if r := &list[i]; r.t < start {
+				if t := s.earliest(a, r.bay, start, length); t > start {
+					r.t, late = t, true
+				}
+			}
+		}
+	}
 	chosen := make([]*bay, a.nodes)
 	for i := range chosen {
 		chosen[i] = list[i].bay
@@ -366,7 +385,7 @@ func (s *State) broken(pl *plan) string {
 		if !s.windowsAllow(&a, b.srv.windows, start, until) {
 			return fmt.Sprintf("a window on server %s", b.srv.ID)
 		}
-		if s.roomBesideHolds(&a, b, start, start+length) {
+		if s.roomBesideHolds(&a, b, start, until) {
 			continue
 		}
 		for _, al := range b.srv.allocs {
