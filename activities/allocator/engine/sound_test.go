@@ -282,6 +282,28 @@ func TestDryRunAgreesWithSubmitting(t *testing.T) {
 	})
 }
 
+// TestPlannedStartsStandStill: while nothing changes but that one more job is held, no planned start does.
+func TestPlannedStartsStandStill(t *testing.T) {
+	t.Parallel()
+	rapidCheck(t, worlds(t)/10, func(t *rapid.T) {
+		w := drawWorld(t)
+		w.cfg.Order, w.cfg.NoPreemption = engine.FIFO, true
+		w.pool = w.again()
+		for range rapid.IntRange(2, 8).Draw(t, "events") {
+			w.step(t)
+		}
+		w.cycle(t)
+		held := w.drawJob(t)
+		held.Held = &engine.Hold{By: "user", Why: "asked"}
+		w.setJob(held)
+		r := w.cycle(t)
+		dropped := slices.ContainsFunc(r.Reservations, func(p engine.Reservation) bool { return p.Start.IsZero() })
+		if !dropped && len(r.Starts)+len(r.Victims)+len(r.Reservations) > 0 {
+			t.Fatalf("with one more held job the cycle decides starts %+v, victims %+v, planned starts %+v", r.Starts, r.Victims, r.Reservations)
+		}
+	})
+}
+
 // TestImpossibleRequestsTouchNobody is case 11: counts near the edge of integers never wrap into somebody's quota.
 func TestImpossibleRequestsTouchNobody(t *testing.T) {
 	t.Parallel()
