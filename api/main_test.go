@@ -1,8 +1,8 @@
 package api_test
 
 import (
-	"cmp"
 	"bytes"
+	"cmp"
 	"context"
 	"encoding/json"
 	"fmt"
@@ -65,6 +65,7 @@ func (v *verbs) SkipStep(_ context.Context, s schema.Server, step schema.Step, r
 func (v *verbs) AbortOnboarding(_ context.Context, s schema.Server, by string) error {
 	return v.do("abort %s %s", s.Name, by)
 }
+
 // ruleBook is rules of which there is one.
 type ruleBook struct{}
 
