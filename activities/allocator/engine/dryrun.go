@@ -65,7 +65,7 @@ func (s *State) wouldPreempt(j *job) []Victim {
 	case j.parked != "" || s.cfg.NoPreemption:
 		return nil
 	case s.mayReclaimLimit(j, v):
-		like.excess = v.used + v.reserved + j.shape.milli() - v.limit
+		like.atLimit = true
 	case !v.contends():
 		return nil
 	}

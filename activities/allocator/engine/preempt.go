@@ -19,7 +19,8 @@ type hunter struct {
 	pool    *pool
 	reclaim bool     // the job stays within its tenant's guarantee
 	within  bool     // and within its project's
-	excess  int64    // what its tenant would hold over its limit, in thousandths: only its other projects can end that
+	atLimit bool     // it is its tenant's limit that keeps the job out
+	excess  int64    // what its tenant would hold over it, in thousandths: only its other projects can end that
 	idle    bool     // between cycles: what started in the last one runs
 	ending  []*alloc // told to end for the job before: what they free is its already
 	taken   map[*alloc]bool
@@ -52,7 +53,7 @@ func (s *State) reclaimLimit(j *job, v verdict, out *Result) bool {
 		return false
 	}
 	s.stats.hunts++
-	best, _ := s.hunt(j, hunter{excess: v.used + v.reserved + j.shape.milli() - v.limit})
+	best, _ := s.hunt(j, hunter{atLimit: true})
 	if best == nil {
 		return false
 	}
@@ -64,10 +65,32 @@ func (s *State) mayReclaimLimit(j *job, v verdict) bool {
 	if s.cfg.NoPreemption || v.code != QuotaReached || v.account.project != "" || j.Project == "" || j.plan != nil && j.plan.claim {
 		return false
 	}
-	return slices.ContainsFunc(j.shape.spec.pools, func(p *pool) bool {
-		_, within := s.mayReclaim(j.shape, p.model)
-		return within && (v.model == "" || v.model == p.model)
-	})
+	return slices.ContainsFunc(j.shape.spec.pools, func(p *pool) bool { return s.overLimit(j.shape, p.model) > 0 })
+}
+
+// overLimit is what the tenant would hold of a model over its limits, in thousandths, with one more job of a shape
+// that is within its project's guarantee and that nothing but those limits keeps out. Else it is 0: a victim's end
+// would be for nothing.
+func (s *State) overLimit(sh *shape, model string) int64 {
+	if _, within := s.mayReclaim(sh, model); !within || s.guaranteeGate(sh, model).code != "" || s.budgetGate(sh, model).code != "" {
+		return 0
+	}
+	over := int64(0)
+	for _, a := range sh.group.account.chain {
+		for _, m := range modelKeys(model) {
+			q := a.quotas[m]
+			if q == nil || q.limit == NoLimit {
+				continue
+			}
+			h := a.of(m)
+			excess := h.used + h.elsewhere + h.claimed + sh.milli() - q.limit
+			if excess > 0 && a.project != "" {
+				return 0
+			}
+			over = max(over, excess)
+		}
+	}
+	return over
 }
 
 // hunt is the best victims for a job in the pools it accepts, nil when there are none, and whether it was worth a
@@ -75,13 +98,18 @@ func (s *State) mayReclaimLimit(j *job, v verdict) bool {
 func (s *State) hunt(j *job, like hunter) (best *hunt, tried bool) {
 	a := s.askFor(j)
 	pools := s.openPools(j.shape)
-	if like.excess > 0 {
+	if like.atLimit {
 		pools = j.shape.spec.pools
 	}
 	for _, p := range pools {
-		h := &hunter{ask: &a, s: s, pool: p, ending: s.ending[j.ID], excess: like.excess, idle: like.idle}
+		h := &hunter{ask: &a, s: s, pool: p, ending: s.ending[j.ID], atLimit: like.atLimit, idle: like.idle}
+		if h.atLimit {
+			if h.excess = s.overLimit(j.shape, p.model); h.excess == 0 {
+				continue
+			}
+		}
 		h.reclaim, h.within = s.mayReclaim(j.shape, p.model)
-		if !h.reclaim && !h.within && len(h.ending) == 0 && !s.lowerRuns(p, j.Priority) || h.excess > 0 && !h.within {
+		if !h.reclaim && !h.within && len(h.ending) == 0 && !s.lowerRuns(p, j.Priority) {
 			continue
 		}
 		tried = true
