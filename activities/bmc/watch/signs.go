@@ -30,7 +30,7 @@ type Sign struct {
 	Server   string
 	Serial   string // of the accelerator; "" is about the server or not known
 	Slot     string
-	Kind     string // as in the health rules: xid, ecc-uncorrectable, absent, leak, ...
+	Kind     string // as in the health rules: xid, ecc-uncorrectable, absent, leak, ...; bmc-log is a log's words that nobody knows
 	Code     string
 	Severity schema.Severity
 	Text     string
@@ -48,6 +48,7 @@ type Memory struct {
 	Leaks    map[string]bool           `json:"leaks,omitempty"`   // detectors that say so
 	Alarms   map[string]bool           `json:"alarms,omitempty"`  // sensors that are critical
 	Cursors  map[string]*bmc.Cursor    `json:"cursors,omitempty"` // by log
+	Unknown  map[string]int            `json:"unknown,omitempty"` // critical log entries that nobody knows the meaning of, by message
 }
 
 // xid finds NVIDIA's error number in a driver event. SXID (a switch's) has numbers of its own and is no XID: "SXID 0
@@ -74,7 +75,9 @@ func (m *Memory) signs(s Snapshot, settle time.Duration) []Sign {
 		if e.Service == selLog && e.Severity == "Critical" && !e.History {
 			add(Sign{Kind: "bmc-critical", Severity: schema.SeverityCritical, At: trusted(e.At, s.At), Text: e.Message, Key: fmt.Sprintf("sel/%s/%s", e.ID, e.Created)})
 		}
-		if n := xid.FindStringSubmatch(e.Message); n != nil && !e.History {
+		n := xid.FindStringSubmatch(e.Message)
+		switch {
+		case n != nil && !e.History:
 			slot := lastOf(e.Origin)
 			if slot == "" && len(e.Args) > 0 {
 				slot, _, _ = strings.Cut(e.Args[0], " ")
@@ -87,6 +90,8 @@ func (m *Memory) signs(s Snapshot, settle time.Duration) []Sign {
 			}
 			add(Sign{Slot: slot, Serial: serial, Kind: "xid", Code: n[1], Severity: schema.SeverityWarning, At: at, Text: e.Message,
 				Key: fmt.Sprintf("log/%s/%s/%s", e.Service, e.ID, e.Created)})
+		case e.Service != selLog:
+			m.entry(s, e, add)
 		}
 	}
 	m.presence(s, settle, add)
