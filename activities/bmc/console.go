@@ -31,7 +31,8 @@ const consoleBytes = 64 << 10
 func (c *IPMIClient) Console(ctx context.Context, d time.Duration) (Console, error) {
 	out := &tail{}
 	err := c.session(ctx, "listen to the console of", func(ctx context.Context, s *ipmi.Client) error {
-		if _, err := s.ActivatePayload(ctx, &transport.ActivatePayloadRequest{PayloadType: types.PayloadTypeSOL, PayloadInstance: 1}); err != nil {
+		// What a console shows is encrypted and signed as the session is: some BMCs answer nothing else in such a session.
+		if _, err := s.ActivatePayload(ctx, &transport.ActivatePayloadRequest{PayloadType: types.PayloadTypeSOL, PayloadInstance: 1, EnableEncryption: true, EnableAuthentication: true}); err != nil {
 			return err
 		}
 		defer func() {

@@ -20,8 +20,8 @@ import (
 )
 
 // ipmiSim starts OpenIPMI's simulator, a BMC that isn't ours. Its machine is a folder: power, boot and identify are files. Its
-// console takes the commands of its configuration while it runs.
-func ipmiSim(t *testing.T) (address, machine string, console io.Writer) {
+// console takes the commands of its configuration while it runs. more are further lines of its BMC's configuration.
+func ipmiSim(t *testing.T, more ...string) (address, machine string, console io.Writer) {
 	t.Helper()
 	sim, err := exec.LookPath("ipmi_sim")
 	if err != nil {
@@ -70,7 +70,8 @@ set_working_mc 0x20
   chassis_control "%s"
   user 1 true "" "test" user 10 none md2 md5 straight
   user 2 true "admin" "right-password" admin 10 none md2 md5 straight
-`, port, control))
+  %s
+`, port, control, strings.Join(more, "\n  ")))
 	emu := write("bmc.emu", 0o644, `mc_setbmc 0x20
 mc_add 0x20 0 no-device-sdrs 0x23 9 8 0x9f 0x1291 0xf02 persist_sdr
 sel_enable 0x20 1000 0x0a

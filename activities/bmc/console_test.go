@@ -1,0 +1,108 @@
+package bmc_test
+
+import (
+	"bufio"
+	"errors"
+	"fmt"
+	"net"
+	"net/url"
+	"strconv"
+	"strings"
+	"testing"
+	"time"
+
+	"gpupool/activities/bmc"
+	lab "gpupool/deploy/lab/bmc"
+)
+
+// A serial line that speaks for as long as somebody may listen; the simulator carries it over LAN.
+func TestTheConsoleIsListenedToOverLAN(t *testing.T) {
+	t.Parallel()
+	line, err := net.Listen("tcp4", "127.0.0.1:0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	go func() { // ends with the listener and the simulator
+		for {
+			c, err := line.Accept()
+			if err != nil {
+				return
+			}
+			w := bufio.NewWriter(c)
+			for i := 0; ; i++ {
+				fmt.Fprintf(w, "[%06d] Kernel panic - not syncing: gpupool\r\n", i)
+				if w.Flush() != nil {
+					break
+				}
+				time.Sleep(5 * time.Millisecond) // a serial line's pace, not a wait for a state
+			}
+			c.Close()
+		}
+	}()
+	address, _, _ := ipmiSim(t, `sol "tcp:`+line.Addr().(*net.TCPAddr).IP.String()+`:`+strconv.Itoa(line.Addr().(*net.TCPAddr).Port)+`" 115200`)
+	t.Cleanup(func() { line.Close() })
+	timing := quick
+	timing.Call, timing.Poll = 4*time.Second, 20*time.Millisecond
+	c, err := pool(t, bmc.Config{Timing: timing}).IPMI(bmc.Endpoint{Address: address, Protocol: bmc.IPMI, Credential: bmc.Static("admin", "right-password")})
+	if err != nil {
+		t.Fatal(err)
+	}
+	eventually(t, "the simulator answers", func() bool { _, err := c.Power(t.Context()); return err == nil })
+	for range 2 { // the second shows that the first gave the console back
+		got, err := c.Console(t.Context(), time.Second)
+		if err != nil || got.Via != "sol" || !strings.Contains(got.Text, "Kernel panic - not syncing: gpupool") {
+			t.Fatalf("via %q, %v: %q", got.Via, err, got.Text)
+		}
+	}
+	if _, err := c.Power(t.Context()); err != nil {
+		t.Fatalf("after the console: %v", err)
+	}
+}
+
+// One BMC that is asked by Redfish, and for its console by IPMI, sees two refused logins at most by both together.
+func TestRedfishAndIPMIOfOneBMCShareOneLoginBudget(t *testing.T) {
+	t.Parallel()
+	address, _, _ := ipmiSim(t)
+	_, port, err := net.SplitHostPort(address)
+	if err != nil {
+		t.Fatal(err)
+	}
+	n, err := strconv.Atoi(port)
+	if err != nil {
+		t.Fatal(err)
+	}
+	s := serve(t, captured(t, "supermicro"), lab.Hooks{})
+	if u, err := url.Parse(s.URL()); err != nil || u.Hostname() != "127.0.0.1" {
+		t.Fatalf("the lab's bmc is at %s, the simulator at %s", s.URL(), address)
+	}
+	user, password := s.Credential()
+	p := pool(t, bmc.Config{Shared: bmc.NewShared()})
+	// Redfish takes this password, IPMI (whose account has another) refuses it.
+	c := client(t, p, s.URL(), bmc.Static(user, password))
+	ipmiOn(t, s, n)
+	for range 5 {
+		if _, err := c.Console(t.Context(), 50*time.Millisecond); !errors.Is(err, bmc.ErrCredential) {
+			t.Fatalf("the console: %v, want that the login was refused", err)
+		}
+	}
+	// The budget that IPMI used up is Redfish's too: a wrong password is not even tried there.
+	s.ClearRequests()
+	s.SetPassword("changed-behind-your-back")
+	s.DropSessions()
+	for range 5 {
+		if _, err := c.Power(t.Context()); !errors.Is(err, bmc.ErrCredential) {
+			t.Fatalf("redfish after it: %v", err)
+		}
+	}
+	if n := s.FailedLogins(); n != 0 {
+		t.Fatalf("%d refused logins by Redfish after IPMI had used up the budget", n)
+	}
+}
+
+// ipmiOn makes a lab BMC say that IPMI listens at a port.
+func ipmiOn(t *testing.T, s *lab.Server, port int) {
+	t.Helper()
+	if err := s.Patch("/redfish/v1/Managers/1/NetworkProtocol", lab.Doc{"IPMI": lab.Doc{"ProtocolEnabled": true, "Port": port}}); err != nil {
+		t.Fatal(err)
+	}
+}
