@@ -3,8 +3,11 @@ package labcli_test
 import (
 	"bytes"
 	"context"
+	"crypto/tls"
 	"log/slog"
+	"net/http"
 	"path/filepath"
+	"regexp"
 	"strings"
 	"testing"
 	"time"
@@ -78,6 +81,35 @@ func TestALabsRefusalNamesWhatWouldBeRight(t *testing.T) {
 	} {
 		if code, said := do(strings.Fields(args)...); code != want.code || !strings.Contains(said, want.says) {
 			t.Errorf("%s: %d, want %d and %q: %s", args, code, want.code, want.says, said)
+		}
+	}
+	// What is ordered is what the BMC then does.
+	_, said := do("enrollment")
+	address := regexp.MustCompile(`https?://127\.91\.[0-9.:]+`).FindString(said)
+	if address == "" {
+		t.Fatalf("no BMC's address in %s", said)
+	}
+	status := func() int {
+		t.Helper()
+		c := http.Client{Transport: &http.Transport{DisableKeepAlives: true, TLSClientConfig: &tls.Config{InsecureSkipVerify: true}}} // the lab's own, self-signed
+		resp, err := c.Get(address + "/redfish/v1/")
+		if err != nil {
+			t.Fatal(err)
+		}
+		resp.Body.Close()
+		return resp.StatusCode
+	}
+	for _, step := range []struct {
+		args string
+		want []int
+	}{{"bmc r1s1 --mend", []int{200}}, {"bmc r1s1 --path /redfish/v1/** --status 503 --count 2", []int{503, 503, 200}}, {"bmc r1s1 --status 500", []int{500, 500}}, {"bmc r1s1 --mend", []int{200}}} {
+		if code, said := do(strings.Fields(step.args)...); code != 0 {
+			t.Fatalf("%s: %d: %s", step.args, code, said)
+		}
+		for i, want := range step.want {
+			if got := status(); got != want {
+				t.Errorf("after %s request %d is answered %d, want %d", step.args, i, got, want)
+			}
 		}
 	}
 }
