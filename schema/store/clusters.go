@@ -82,7 +82,29 @@ func (s *Store) ClusterServers(ctx context.Context, cluster string) ([]Node, err
 	if err := s.read(ctx).Raw("SELECT id FROM servers WHERE cluster = ? AND phase NOT IN ('enrolled', 'retired') ORDER BY id", cluster).Scan(&ids).Error; err != nil {
 		return nil, err
 	}
-	return s.Nodes(ctx, ids)
+	nodes, err := s.Nodes(ctx, ids)
+	if err != nil {
+		return nil, err
+	}
+	// A cluster names devices by what is printed on them, which Nodes does not read.
+	named := map[string]schema.Accelerator{}
+	for part := range slices.Chunk(ids, 500) {
+		var accs []schema.Accelerator
+		if err := s.read(ctx).Where("server IN ? AND removed_at = 0", part).Find(&accs).Error; err != nil {
+			return nil, err
+		}
+		for _, a := range accs {
+			named[a.ID] = a
+		}
+	}
+	for _, n := range nodes {
+		for i, a := range n.Accelerators {
+			if full, ok := named[a.ID]; ok {
+				n.Accelerators[i] = full
+			}
+		}
+	}
+	return nodes, nil
 }
 
 // ClusterPart is one node's part of an attempt on a cluster.
