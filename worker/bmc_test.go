@@ -145,7 +145,7 @@ func TestBMCsAreOperatedAndWatchedByTheWholeProcess(t *testing.T) {
 		}
 		return f.Verdict != "", err
 	})
-	if f.Source != "redfish" || f.Kind != "xid" || f.Code != "79" || f.Verdict != "repair" || f.Accelerator == "" {
+	if f.Source != "redfish" || f.Kind != "xid" || f.Code != "79" || f.Verdict != "reset" || f.Repair == "" || f.Accelerator == "" {
 		t.Fatalf("fault %+v", f)
 	}
 	// The agent tells of the same event.

@@ -154,6 +154,10 @@ func (p *Pool) run(ctx context.Context, l store.LiveAttempt) error {
 	if err != nil {
 		return err
 	}
+	job, err := p.Store.Job(ctx, l.Job.ID) // with its command, which decides nothing about its place
+	if err != nil {
+		return err
+	}
 	open := 0
 	for rank, t := range tasks {
 		if t.State.Ended() {
@@ -168,7 +172,7 @@ func (p *Pool) run(ctx context.Context, l store.LiveAttempt) error {
 			}
 			t.Seq++
 		}
-		if done, ok := end(l.Job, t); ok {
+		if done, ok := end(job, t); ok {
 			err = p.report(ctx, t, done)
 		} else {
 			open++

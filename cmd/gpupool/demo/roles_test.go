@@ -82,6 +82,19 @@ func TestTheStoryEndsTheSameInRolesOfTheirOwnWhicheverIsKilled(t *testing.T) {
 	if len(checks) < 12 {
 		t.Fatalf("only %d checks were made", len(checks))
 	}
+	// One more job: the story's own may all have had their place before the last allocator took over.
+	last, err := story.Submit(ctx, "last", contract.NewJob{Project: "main", Spec: "h100x1", Command: []string{"true"}})
+	must(t, err)
+	for end := time.Now().Add(2 * time.Minute); ; time.Sleep(100 * time.Millisecond) {
+		j, err := db.Job(ctx, last.Id)
+		must(t, err)
+		if j.State.Ended() {
+			break
+		}
+		if time.Now().After(end) {
+			t.Fatalf("the last job is %s after two minutes", j.State)
+		}
+	}
 	checkPool(t, db, 3)
 	t.Logf("the story was told and checked after %s", time.Since(begun).Round(time.Second))
 }
