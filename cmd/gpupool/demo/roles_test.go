@@ -85,15 +85,15 @@ func TestTheStoryEndsTheSameInRolesOfTheirOwnWhicheverIsKilled(t *testing.T) {
 	// One more job: the story's own may all have had their place before the last allocator took over.
 	last, err := story.Submit(ctx, "last", contract.NewJob{Project: "main", Spec: "h100x1", Command: []string{"true"}})
 	must(t, err)
-	for end := time.Now().Add(2 * time.Minute); ; time.Sleep(100 * time.Millisecond) {
-		j, err := db.Job(ctx, last.Id)
-		must(t, err)
-		if j.State.Ended() {
-			break
-		}
+	up := &demo.Up{}
+	up.URL, up.Token = c.url, token
+	for end := time.Now().Add(2 * time.Minute); !last.State.Ended(); {
 		if time.Now().After(end) {
-			t.Fatalf("the last job is %s after two minutes", j.State)
+			t.Fatalf("the last job is %s after two minutes", last.State)
 		}
+		now, err := ask(ctx, up, http.MethodGet, "/v1/jobs/"+last.Id+"?wait=20s", nil)
+		must(t, err)
+		must(t, json.Unmarshal(now, &last))
 	}
 	checkPool(t, db, 3)
 	t.Logf("the story was told and checked after %s", time.Since(begun).Round(time.Second))
