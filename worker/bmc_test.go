@@ -42,15 +42,14 @@ func eventually(t testing.TB, s *store.Store, what string, ok func() (bool, erro
 	}
 }
 
-// What a person asks of a BMC goes through the record, a workflow and the site's worker; what the watch sees comes back as
-// faults.
-func TestBMCsAreOperatedAndWatchedByTheWholeProcess(t *testing.T) {
-	t.Parallel()
-	profile, err := bmc.ByName(bmc.DGXH100)
+// bmcSite is a whole process with one site, in which one server of the pool has a BMC of a profile.
+func bmcSite(t *testing.T, profile, listen string, settings ...string) (*bmc.Server, *store.Store, schema.Server) {
+	t.Helper()
+	of, err := bmc.ByName(profile)
 	if err != nil {
 		t.Fatal(err)
 	}
-	machine := bmc.New(profile, bmc.Hooks{}, bmc.WithIdentity(bmc.Identity{Serial: "SN-1"}))
+	machine := bmc.New(of, bmc.Hooks{}, bmc.WithIdentity(bmc.Identity{Serial: "SN-1"}))
 	if err := machine.Start(); err != nil {
 		t.Fatal(err)
 	}
@@ -59,7 +58,8 @@ func TestBMCsAreOperatedAndWatchedByTheWholeProcess(t *testing.T) {
 			t.Error(err)
 		}
 	})
-	c, err := config.Load(config.Source{Set: []string{"data_dir=" + t.TempDir(), "regions=eu", "sites=hall-1", "roles=api,worker,allocator", "api.listen=127.0.0.1:0", "durability=normal", "bmc.watch_interval=1s", "bmc.rotate_after=1h"}})
+	c, err := config.Load(config.Source{Set: append([]string{"data_dir=" + t.TempDir(), "regions=eu", "sites=hall-1", "roles=api,worker,allocator", "api.listen=" + listen, "durability=normal",
+		"bmc.watch_interval=1s"}, settings...)})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -72,11 +72,18 @@ func TestBMCsAreOperatedAndWatchedByTheWholeProcess(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	ctx, db := t.Context(), p.Store
 	user, password := machine.Credential()
 	n := storetest.NewServer(1, h100, 8)
 	n.Site, n.Region, n.Serial, n.BMCAddress, n.BMCUsername, n.BMCPassword = "hall-1", "eu", "SN-1", machine.URL(), user, password
-	v := storetest.AvailableWith(t, db, ring, n)
+	return machine, p.Store, storetest.AvailableWith(t, p.Store, ring, n)
+}
+
+// What a person asks of a BMC goes through the record, a workflow and the site's worker; what the watch sees comes back as
+// faults.
+func TestBMCsAreOperatedAndWatchedByTheWholeProcess(t *testing.T) {
+	t.Parallel()
+	machine, db, v := bmcSite(t, bmc.DGXH100, "127.0.0.1:0", "bmc.rotate_after=1h")
+	ctx := t.Context()
 	act := func(verb schema.BMCVerb, args schema.BMCArgs) schema.BMCAct {
 		t.Helper()
 		a, err := db.AskBMC(ctx, v.ID, verb, args, "", "op")
@@ -107,6 +114,7 @@ func TestBMCsAreOperatedAndWatchedByTheWholeProcess(t *testing.T) {
 	if f, err := db.BMCFile(ctx, capture.ID); err != nil || f.Name != v.Name+"-redfish.tar.gz" || len(f.Content) < 1000 {
 		t.Fatalf("file %s, %d bytes, %v", f.Name, len(f.Content), err)
 	}
+	_, password := machine.Credential()
 	act(schema.BMCRotate, schema.BMCArgs{})
 	if _, now := machine.Credential(); now == password {
 		t.Fatal("the password is the old one")
@@ -173,19 +181,6 @@ func TestBMCsAreOperatedAndWatchedByTheWholeProcess(t *testing.T) {
 // A BMC without an event stream is told where to push its events, and what it pushes reaches the watch through the API.
 func TestWhatABMCPushesReachesTheWatch(t *testing.T) {
 	t.Parallel()
-	profile, err := bmc.ByName(bmc.SupermicroMI300X)
-	if err != nil {
-		t.Fatal(err)
-	}
-	machine := bmc.New(profile, bmc.Hooks{}, bmc.WithIdentity(bmc.Identity{Serial: "SN-1"}))
-	if err := machine.Start(); err != nil {
-		t.Fatal(err)
-	}
-	t.Cleanup(func() {
-		if err := machine.Close(); err != nil {
-			t.Error(err)
-		}
-	})
 	free, err := net.Listen("tcp", "127.0.0.1:0")
 	if err != nil {
 		t.Fatal(err)
@@ -194,25 +189,8 @@ func TestWhatABMCPushesReachesTheWatch(t *testing.T) {
 	if err := free.Close(); err != nil {
 		t.Fatal(err)
 	}
-	c, err := config.Load(config.Source{Set: []string{"data_dir=" + t.TempDir(), "regions=eu", "sites=hall-1", "roles=api,worker,allocator", "api.listen=" + address, "durability=normal",
-		"bmc.watch_interval=1s", "bmc.event_url=http://" + address}})
-	if err != nil {
-		t.Fatal(err)
-	}
-	p, err := worker.Start(t.Context(), c, slog.New(slog.NewTextHandler(testLog{t}, &slog.HandlerOptions{Level: slog.LevelWarn})))
-	if err != nil {
-		t.Fatal(err)
-	}
-	t.Cleanup(p.Stop)
-	ring, err := secret.Load(c.Secrets.KeyFile)
-	if err != nil {
-		t.Fatal(err)
-	}
-	ctx, db := t.Context(), p.Store
-	user, password := machine.Credential()
-	n := storetest.NewServer(1, h100, 8)
-	n.Site, n.Region, n.Serial, n.BMCAddress, n.BMCUsername, n.BMCPassword = "hall-1", "eu", "SN-1", machine.URL(), user, password
-	v := storetest.AvailableWith(t, db, ring, n)
+	machine, db, v := bmcSite(t, bmc.SupermicroMI300X, address, "bmc.event_url=http://"+address)
+	ctx := t.Context()
 	eventually(t, db, "the BMC knows where to push", func() (bool, error) { return len(machine.Subscriptions()) == 1, nil })
 	if to := machine.Subscriptions()[0]; !strings.HasPrefix(to, "http://"+address+schema.PathBMCEvents+"/"+v.ID+"/") || len(to) < len("http://"+address+schema.PathBMCEvents+"/"+v.ID+"/")+20 {
 		t.Fatalf("it pushes to %s", to)

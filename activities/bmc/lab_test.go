@@ -120,8 +120,11 @@ func captured(t testing.TB, name string) lab.Profile {
 	if err := os.MkdirAll(dir, 0o755); err != nil {
 		t.Fatal(err)
 	}
+	if _, err := exec.LookPath("xz"); err != nil {
+		t.Skip("no xz: install the package xz-utils")
+	}
 	if out, err := exec.CommandContext(t.Context(), "tar", "-xJf", archive, "-C", dir).CombinedOutput(); err != nil {
-		t.Skipf("can't unpack: %v: %s", err, out)
+		t.Fatalf("can't unpack %s: %v: %s", archive, err, out)
 	}
 	p, err := lab.FromTree(dir)
 	if err != nil {

@@ -10,9 +10,12 @@ import (
 // database, a web framework or the workflow engine in it would be weight and attack surface that nothing there uses.
 func TestTheAgentLinksOnlyWhatAServerNeeds(t *testing.T) {
 	t.Parallel()
+	if _, err := exec.LookPath("go"); err != nil {
+		t.Skip("no go command: what is linked can't be listed")
+	}
 	out, err := exec.Command("go", "list", "-deps", ".").Output()
 	if err != nil {
-		t.Skipf("go list can't be run: %v", err)
+		t.Fatalf("go list: %v", err)
 	}
 	for pkg := range strings.FieldsSeq(string(out)) {
 		for _, ban := range []string{"go.temporal.io/", "gorm.io/", "github.com/gin-gonic/", "gpupool/deploy/", "gpupool/api", "gpupool/workflows", "gpupool/activities"} {
