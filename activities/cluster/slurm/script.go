@@ -46,12 +46,16 @@ func (s *Slurm) describe(r cluster.Run) description {
 	for _, p := range r.Parts {
 		d.Nodes = append(d.Nodes, p.Node)
 	}
+	if stepped(r) {
+		d.Comment += steps
+	}
 	d.Script = s.script(r)
 	return d
 }
 
 // script runs the job's command once on each node. srun starts it where there are several: all begin together, and one
-// that fails takes the others along. TERM reaches the command's whole process tree by scancel --full.
+// that fails takes the others along; its exit code is the job's. TERM reaches the command's whole
+// process tree by scancel --full, and where srun started it the process group of each node.
 func (s *Slurm) script(r cluster.Run) string {
 	var part strings.Builder
 	part.WriteString("case $SLURMD_NODENAME in\n")
@@ -69,12 +73,36 @@ func (s *Slurm) script(r cluster.Run) string {
 	}
 	part.WriteString("\n")
 	head := "#!/bin/bash\nexport PATH=" + searchPath + "\n"
-	if len(r.Parts) == 1 && r.Image == "" {
+	if !stepped(r) {
 		return head + part.String()
 	}
-	return head + fmt.Sprintf("export SLURM_EXPORT_ENV=ALL\nexec srun --nodes=%d --ntasks=%d --ntasks-per-node=1 --kill-on-bad-exit=1 --input=none --output=/dev/null --error=/dev/null%s bash -c %s\n",
-		len(r.Parts), len(r.Parts), s.container(r), quote(part.String()))
+	return head + fmt.Sprintf("export SLURM_EXPORT_ENV=ALL\nsaid=$(srun --nodes=%d --ntasks=%d --ntasks-per-node=1 --kill-on-bad-exit=1 --input=none --output=/dev/null --error=/dev/null%s bash -c %s 2>&1)\n%s",
+		len(r.Parts), len(r.Parts), s.container(r), quote(part.String()), firstCode)
 }
+
+// firstCode ends the batch script with the code of the task that failed first. srun's own is the highest of all, and
+// the tasks that it then ends for the first one's sake have 143 or 137. What it says of each task, in the order of
+// their ends, is the only place that tells them apart.
+const firstCode = `code=$?
+while [ $code -ne 0 ] && IFS= read -r line; do
+	case $line in
+	*": task"*": Exited with exit code "*) code=${line##* };;
+	*": task"*": Segmentation fault"*) code=139;;
+	*": task"*": Aborted"*) code=134;;
+	*": task"*": Bus error"*) code=135;;
+	*": task"*": Floating point exception"*) code=136;;
+	*": task"*": Illegal instruction"*) code=132;;
+	*": task"*": Killed"*) code=137;;
+	*": task"*": Terminated"*) code=143;;
+	*) continue;;
+	esac
+	break
+done <<<"$said"
+exit $code
+`
+
+// stepped reports whether a run's command is started by srun.
+func stepped(r cluster.Run) bool { return len(r.Parts) > 1 || r.Image != "" }
 
 // container is srun's options for the image that a run has: it needs bash in it, and finds the folder of the logs.
 func (s *Slurm) container(r cluster.Run) string {

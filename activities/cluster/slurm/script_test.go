@@ -20,7 +20,7 @@ func TestAJobsOwnImage(t *testing.T) {
 	}
 	s.cfg.ContainerFlag = "--container-image"
 	script := s.script(r)
-	for _, want := range []string{"exec srun --nodes=1 --ntasks=1", "'--container-image=team/train:1' '--container-mounts=/shared:/shared' bash -c"} {
+	for _, want := range []string{"srun --nodes=1 --ntasks=1", "'--container-image=team/train:1' '--container-mounts=/shared:/shared' bash -c"} {
 		if !strings.Contains(script, want) {
 			t.Errorf("the script lacks %q: %s", want, script)
 		}

@@ -58,6 +58,9 @@ type Slurm struct {
 // mark begins the comment of the pool's jobs.
 func (s *Slurm) mark() string { return "gpupool:" + s.cfg.Owner + ":" }
 
+// steps ends the comment of a job whose command is started by srun, in a step of its own.
+const steps = ":steps"
+
 // nodesEvery is how often nodes are looked at; a change of ours shows at once.
 const nodesEvery = 3 * time.Second
 
@@ -159,7 +162,7 @@ func (s *Slurm) Observe(ctx context.Context, known []cluster.Ref) (cluster.View,
 func (s *Slurm) key(comment string) (cluster.Key, bool) {
 	rest, ours := strings.CutPrefix(comment, s.mark())
 	job, attempt, ok := strings.Cut(rest, ":")
-	n, err := strconv.Atoi(attempt)
+	n, err := strconv.Atoi(strings.TrimSuffix(attempt, steps))
 	return cluster.Key{Job: job, Attempt: n}, ours && ok && err == nil
 }
 
@@ -288,6 +291,9 @@ func (s *Slurm) Stop(ctx context.Context, ref cluster.Ref, kill bool) error {
 	}
 	if _, ours := s.key(j.Comment); !ours {
 		return schema.Unsafe(fmt.Sprintf("slurm job %d is not the pool's", j.ID), "only its own jobs are ended")
+	}
+	if !kill && j.running() && strings.HasSuffix(j.Comment, steps) {
+		return s.cmd.cancel(ctx, ref.Native, "--signal=TERM") // srun that is signalled kills its tasks at once
 	}
 	if !kill && j.running() {
 		return s.cmd.cancel(ctx, ref.Native, "--full", "--signal=TERM")

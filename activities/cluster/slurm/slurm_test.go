@@ -68,6 +68,32 @@ func cases(t *testing.T, p *clustertest.Pool, c *slurmtest.Cluster) {
 		}
 		p.Sums(j)
 	})
+	t.Run("a gang's exit code is that of the node that failed first", func(t *testing.T) {
+		for what, want := range map[string]int{"exit 3": 3, "kill -SEGV $$": 139} {
+			j := p.Submit("xall", 2, `[ "$GPUPOOL_RANK" = 1 ] || exec sleep 300; `+what, nil)
+			j = p.AwaitState(j.ID, schema.JobFailed)
+			if j.ExitCode == nil || *j.ExitCode != want {
+				t.Errorf("%s: exit code %v, want %d", what, *j.ExitCode, want)
+			}
+			p.Sums(j)
+		}
+	})
+	t.Run("a cancelled gang ends with time to tidy up", func(t *testing.T) {
+		j := p.Submit("xall", 2, `trap 'echo tidy; exit 0' TERM; echo up; while :; do sleep 0.1; done`, nil)
+		p.Await("both run", func() bool {
+			return strings.Contains(p.Output(j.ID, 0), "up") && strings.Contains(p.Output(j.ID, 1), "up")
+		})
+		if err := p.DB.RequestStop(t.Context(), j.ID, 0, schema.AttemptCancelled, "somebody", ""); err != nil {
+			t.Fatal(err)
+		}
+		p.AwaitState(j.ID, schema.JobCancelled)
+		for rank := range 2 {
+			if out := p.Output(j.ID, rank); !strings.Contains(out, "tidy") {
+				t.Errorf("rank %d was not asked to end: %q", rank, out)
+			}
+		}
+		p.Sums(j)
+	})
 	t.Run("a cancelled job ends with time to tidy up", func(t *testing.T) {
 		j := p.Submit("x1", 1, `trap 'echo tidy; exit 0' TERM; echo up; while :; do sleep 0.1; done`, nil)
 		p.Await("it runs", func() bool { return strings.Contains(p.Output(j.ID, 0), "up") })
