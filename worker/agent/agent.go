@@ -261,7 +261,8 @@ func (b *beat) read(ctx context.Context) []agentproto.Device {
 	if !known {
 		return nil // a list that isn't whole would make devices look gone
 	}
-	for _, s := range b.memory.Step(b.m.BootID, list) {
+	now := b.tasks.now()
+	for _, s := range append(b.memory.Step(b.m.BootID, now, list), b.memory.StepParts(b.m.BootID, now, b.devices.parts())...) {
 		b.keep(ctx, "agent", s)
 	}
 	if m, err := json.Marshal(b.memory); err == nil && !bytes.Equal(m, b.saved) {

@@ -31,7 +31,8 @@ type devices struct {
 type source struct {
 	flight *flight // the reading that runs
 	last   []agentproto.Device
-	known  bool // it answered once
+	parts  []accelerator.Part // of its last answer that was fresh
+	known  bool               // it answered once
 }
 
 // flight is one reading under way. What it brought may be read once done is closed.
@@ -39,6 +40,7 @@ type flight struct {
 	since time.Time
 	done  chan struct{}
 	devs  []agentproto.Device
+	parts []accelerator.Part
 	err   error
 }
 
@@ -61,8 +63,12 @@ func (d *devices) begin(ctx context.Context, i int) *flight {
 	go func() {
 		defer cancel()
 		f.devs, f.err = d.readers[i].Read(ctx)
+		if r, ok := d.readers[i].(accelerator.PartReader); ok && f.err == nil {
+			f.parts, f.err = r.Parts(ctx)
+		}
 		d.mu.Lock()
 		defer d.mu.Unlock()
+		s.parts = f.parts
 		if f.err == nil || errors.Is(f.err, accelerator.ErrNoDriver) || errors.Is(f.err, accelerator.ErrNotBuilt) {
 			s.last, s.known, f.err = f.devs, true, nil
 		}
@@ -126,6 +132,18 @@ func (d *devices) read(ctx context.Context) (list []agentproto.Device, known boo
 		}
 	}
 	return list, known
+}
+
+// parts are what the readers' last answers counted of the server's parts. What was not answered is left out.
+func (d *devices) parts() (all []accelerator.Part) {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	for _, s := range d.sources {
+		if s.flight == nil {
+			all = append(all, s.parts...)
+		}
+	}
+	return all
 }
 
 // hung lists the vendors whose driver has not come back for so long.

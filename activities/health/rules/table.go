@@ -21,7 +21,7 @@ var Table = slices.Concat(xidRules(), []Rule{
 	{Name: "ecc-uncorrectable-again", Kind: "ecc-uncorrectable", Count: 2, Within: 7 * day, Across: true, Action: schema.ActionRepair, Corrupts: true, Mode: Enforce,
 		Why: "uncorrectable memory errors, again on the same device within 7 days", Source: "proposed"},
 	{Name: "ecc-correctable-some", Kind: "ecc-correctable", Action: schema.ActionObserve, Mode: Enforce,
-		Why: "correctable memory errors: at least 100 a minute over 10 minutes", Source: "proposed; the agent tells no lower rate"},
+		Why: "correctable memory errors: at least 100 a minute over 5 minutes", Source: "proposed; the agent tells no lower rate"},
 	{Name: "ecc-correctable-rate", Kind: "ecc-correctable", Above: 600, Action: schema.ActionCordon, Cure: schema.CureTechnician, Mode: Enforce,
 		Why: "correctable memory errors at a rate that healthy memory does not have (10 a second)", Source: "proposed; a failing part was seen at 17,700 a second, its neighbours at none"},
 	{Name: "remap-failed", Kind: "remap-failed", Action: schema.ActionRepair, Corrupts: true, Mode: Enforce,

@@ -14,6 +14,7 @@ import (
 type Memory struct {
 	Boot    string              `json:"boot"`
 	Devices map[string]*Sighted `json:"devices"`
+	Parts   map[string]*Sighted `json:"parts,omitempty"` // of the server, by kind and name
 }
 
 // Sighted is what is remembered of one device.
@@ -22,6 +23,11 @@ type Sighted struct {
 	Counters map[string]float64 `json:"counters,omitempty"`
 	Missing  int                `json:"missing,omitempty"` // readings in a row without it
 	Hot      int                `json:"hot,omitempty"`     // readings in a row at or over its limit
+	Rates    map[string]*Rated  `json:"rates,omitempty"`   // by trend
+	States   map[string]*Stated `json:"states,omitempty"`  // by state
+	Slow     []int64            `json:"slow,omitempty"`    // minutes, since 1970, in which it slowed itself down
+	Links    float64            `json:"links,omitempty"`   // most links seen up since the boot
+	Active   schema.Instant     `json:"active,omitempty"`  // a port was last seen active
 }
 
 const (
@@ -30,20 +36,26 @@ const (
 	hotHysteresis   = 5 // degrees below the limit at which "hot" ends
 )
 
-// Step compares a complete reading with what is remembered, and returns the faults that only the comparison shows: a
-// device that is gone, an uncorrectable error that is new, heat. The first sight of a counter is a baseline, never a
-// burst; a counter that fell was reset, and begins a new one.
-func (m *Memory) Step(boot string, list []agentproto.Device) []Sign {
-	if m.Devices == nil || m.Boot != boot {
-		old := m.Devices
-		m.Boot, m.Devices = boot, map[string]*Sighted{}
-		for id, s := range old {
-			// Over a reboot, what is missing may have been taken out: the inventory tells. Life counters stay.
-			if v, ok := s.Counters[ECCLifeUncorrect]; ok {
-				m.Devices[id] = &Sighted{Name: s.Name, Counters: map[string]float64{ECCLifeUncorrect: v}, Missing: missingReadings}
-			}
+// booted forgets what a boot of the system ended.
+func (m *Memory) booted(boot string) {
+	if m.Boot == boot && m.Devices != nil {
+		return
+	}
+	old := m.Devices
+	m.Boot, m.Devices, m.Parts = boot, map[string]*Sighted{}, nil
+	for id, s := range old {
+		// Over a reboot, what is missing may have been taken out: the inventory tells. Life counters stay.
+		if v, ok := s.Counters[ECCLifeUncorrect]; ok {
+			m.Devices[id] = &Sighted{Name: s.Name, Counters: map[string]float64{ECCLifeUncorrect: v}, Missing: missingReadings}
 		}
 	}
+}
+
+// Step compares a complete reading with what is remembered, and returns the faults that only the comparison shows: a
+// device that is gone, an uncorrectable error that is new, heat, a rate of errors that a good device doesn't have. The first
+// sight of a counter is a baseline, never a burst; a counter that fell was reset, and begins a new one.
+func (m *Memory) Step(boot string, now schema.Instant, list []agentproto.Device) []Sign {
+	m.booted(boot)
 	var signs []Sign
 	here := map[string]bool{}
 	for _, d := range list {
@@ -63,6 +75,8 @@ func (m *Memory) Step(boot string, list []agentproto.Device) []Sign {
 		}
 		signs = append(signs, s.counters(id, d)...)
 		signs = append(signs, s.heat(id, d)...)
+		signs = append(signs, s.trends(id, now, d)...)
+		signs = append(signs, s.states(id, now, d)...)
 	}
 	for _, id := range slices.Sorted(maps.Keys(m.Devices)) {
 		s := m.Devices[id]
@@ -84,7 +98,6 @@ func (s *Sighted) counters(id string, d agentproto.Device) []Sign {
 		severity           schema.Severity
 	}{
 		{ECCUncorrected, "ecc-uncorrectable", "uncorrectable memory errors", schema.SeverityCritical},
-		{RemapFailed, "remap-failed", "row remap failures", schema.SeverityCritical},
 		{RemappedRows, "row-remap", "rows remapped or pages retired", schema.SeverityWarning},
 	} {
 		v, ok := d.Samples[c.metric]

@@ -50,7 +50,7 @@ func TestWhatReadingsShow(t *testing.T) {
 				t.Fatal(err)
 			}
 			got := ""
-			for _, sign := range m.Step(s.boot, s.list) {
+			for _, sign := range m.Step(s.boot, schema.Instant(1_700_000_000_000+10_000*i), s.list) {
 				got += sign.Kind
 			}
 			if got != s.want {

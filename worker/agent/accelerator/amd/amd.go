@@ -136,15 +136,20 @@ func device(dir string, index int) agentproto.Device {
 	}
 	set(accelerator.MemoryUsed, 1, dir, "mem_info_vram_used")
 	set(accelerator.Utilization, 0.01, dir, "gpu_busy_percent")
+	set(accelerator.UtilizationMemory, 0.01, dir, "mem_busy_percent")
 	set(accelerator.PCIeReplays, 1, dir, "pcie_replay_count")
 	sysfs.Link(&d, dir)
 	if hw, err := filepath.Glob(filepath.Join(dir, "hwmon/hwmon*")); err == nil && len(hw) > 0 {
 		sensors(&d, hw[0], set)
 	}
+	// pcie_bw is left out: to read it takes a second on some devices.
 	counters(&d, filepath.Join(dir, "ras"))
-	b, err := os.ReadFile(filepath.Join(dir, "gpu_metrics"))
-	if err == nil {
-		fill(&d, parseMetrics(b))
+	if b, err := os.ReadFile(filepath.Join(dir, "gpu_metrics")); err == nil {
+		m, ok := parseMetrics(b)
+		if !ok {
+			accelerator.Unreadable("amd", "gpu_metrics of "+d.PCI)
+		}
+		fill(&d, m)
 	}
 	if len(d.Samples) == 0 {
 		d.Error = "its driver lists it and says nothing of it"

@@ -3,10 +3,12 @@ package amd
 import (
 	"context"
 	"errors"
+	"fmt"
 	"math"
 	"os"
 	"path/filepath"
 	"slices"
+	"syscall"
 	"testing"
 
 	"gpupool/schema"
@@ -46,7 +48,7 @@ func TestCapturedDevicesSayWhatTheirFilesSay(t *testing.T) {
 	}{
 		"a card with gpu_metrics 1.3": {"amd_rx7800xt.tar.xz", "rx7800xt", "0000:03:00.0", "amd-747e", map[string]float64{
 			accelerator.Temperature: 31, accelerator.TemperatureLimit: 110, accelerator.TemperatureMemory: 48, accelerator.Power: 32, accelerator.PowerLimit: 236,
-			accelerator.ClockCore: 2011e6, accelerator.PCIeWidth: 16,
+			accelerator.ClockCore: 2011e6, accelerator.PCIeWidth: 16, accelerator.Utilization: 0.02,
 		}, []string{accelerator.MemoryUsed, accelerator.PCIeReplays, accelerator.ECCUncorrected}},
 		"a processor with gpu_metrics 2.1": {"amd_phoenix.tar.xz", "phoenix", "0000:64:00.0", "amd-15bf-1gb", map[string]float64{
 			accelerator.Temperature: 25,
@@ -128,11 +130,107 @@ func TestAServerWithoutTheDriverSaysSo(t *testing.T) {
 	}
 }
 
+// v13 is a gpu_metrics table of version 1.3, as case 13 of the cases on health quotes its beginning.
+func v13(size int) []byte {
+	b := make([]byte, size)
+	for i := range b {
+		b[i] = 0xff
+	}
+	copy(b, []byte{0x78, 0, 1, 3, 0x18, 0, 0x1f, 0, 0x30, 0, 0x22, 0, 0x20, 0, 0x22, 0, 0x18, 0, 0, 0, 0, 0, 0x20, 0})
+	return b
+}
+
+// Case 13 of the cases on health: each table is read by its own layout and length, or not at all.
+func TestTablesAreReadByTheirOwnVersion(t *testing.T) {
+	t.Parallel()
+	quoted := map[string]float64{accelerator.Temperature: 31, accelerator.TemperatureMemory: 48, accelerator.Utilization: 0.24, accelerator.UtilizationMemory: 0, accelerator.Power: 32}
+	head := func(size int, header ...byte) []byte { return append(header, v13(size)[4:]...) }
+	for name, c := range map[string]struct {
+		b    []byte
+		want map[string]float64
+		ok   bool
+	}{
+		"1.3":                         {v13(0x78), quoted, true},
+		"1.3 in a file of 4096 bytes": {v13(4096), quoted, true}, // the clock at 54 is all ones: not known
+		"1.3, cut at 60 bytes":        {v13(60), nil, false},
+		"3.0, of which nothing is":    {head(264, 0x08, 0x01, 3, 0), nil, true},
+		"1.4, with MI300's numbers":   {head(0x78, 0x78, 0, 1, 4), nil, true},
+		"a length of nothing":         {head(0x78, 0, 0, 1, 3), nil, false},
+		"nothing":                     {nil, nil, false},
+	} {
+		got, ok := parseMetrics(c.b)
+		if ok != c.ok || len(got) != len(c.want) {
+			t.Errorf("%s: %v, %v", name, got, ok)
+		}
+		for k, v := range c.want {
+			if g, known := got[k]; !known || math.Abs(g-v) > 1e-9 {
+				t.Errorf("%s: %s is %v (known: %v), want %v", name, k, g, known, v)
+			}
+		}
+	}
+}
+
+func TestATornTableIsCountedAndTheDeviceStillRead(t *testing.T) {
+	t.Parallel()
+	before := accelerator.UnreadableCounts()["amd"]
+	const d = "class/drm/card0/device/"
+	dev := only(t, write(t, map[string]string{d + "uevent": "DRIVER=amdgpu\nPCI_SLOT_NAME=0000:03:00.0\n", d + "gpu_metrics": string(v13(60)), d + "mem_info_vram_used": "7\n"}))
+	if dev.Error != "" || len(dev.Samples) != 1 || accelerator.UnreadableCounts()["amd"] <= before {
+		t.Errorf("%+v, counted %v", dev, accelerator.UnreadableCounts())
+	}
+}
+
+// Case 14 of the cases on health: sixteen cards as node_exporter's fixtures show one, with render nodes and connectors among them.
+func TestAllOfSixteenCardsAreFoundAndNoneIsTwice(t *testing.T) {
+	t.Parallel()
+	files := map[string]string{}
+	for i := range 16 {
+		d := fmt.Sprintf("class/drm/card%d/device/", i)
+		for name, text := range map[string]string{"uevent": fmt.Sprintf("DRIVER=amdgpu\nPCI_ID=1002:687F\nPCI_SLOT_NAME=0000:%02x:00.0\n", i+1), "gpu_busy_percent": "4\n", "mem_info_vram_total": "8573157376\n",
+			"mem_info_vram_used": "1490378752\n", "pcie_replay_count": "0\n", "serial_number": "\n", "product_name": "\n", "unique_id": "\n",
+			"aer_dev_fatal": "Undefined 0\nDLP 0\nTOTAL_ERR_FATAL 2\n", "aer_dev_correctable": "RxErr 0\nTOTAL_ERR_COR many\n"} {
+			files[d+name] = text
+		}
+		files[fmt.Sprintf("class/drm/card%d-DP-1/status", i)] = "connected\n"
+		files[fmt.Sprintf("class/drm/renderD%d/device/uevent", 128+i)] = "DRIVER=amdgpu\n"
+	}
+	root := write(t, files)
+	// It never ends for one that reads it.
+	if err := syscall.Mkfifo(filepath.Join(root, "class/drm/card3/device/pcie_bw"), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	list, err := New(root, "", zero).Read(t.Context())
+	if err != nil || len(list) != 16 {
+		t.Fatalf("%d cards, %v", len(list), err)
+	}
+	seen := map[string]bool{}
+	for i, d := range list {
+		id := schema.IdentityOf(d.Vendor, d.Serial, d.UUID, d.PCI, "srv")
+		if seen[id] || d.Serial != "" || d.UUID != "" || d.PCI != fmt.Sprintf("0000:%02x:00.0", i+1) {
+			t.Errorf("card %d is %s: %+v", i, id, d)
+		}
+		seen[id] = true
+		for m, want := range map[string]float64{accelerator.Utilization: 0.04, accelerator.MemoryUsed: 1490378752, accelerator.PCIeReplays: 0, accelerator.PCIeFatal: 2} {
+			if got, ok := d.Samples[m]; !ok || got != want {
+				t.Errorf("card %d: %s is %v (known: %v), want %v", i, m, got, ok, want)
+			}
+		}
+		if v, ok := d.Samples[accelerator.PCIeCorrected]; ok {
+			t.Errorf("card %d: a count that is no number is %v", i, v)
+		}
+	}
+}
+
 func FuzzMetrics(f *testing.F) {
 	f.Add([]byte{120, 0, 1, 3, 24, 0, 31, 0})
 	f.Add([]byte{4, 0, 2, 1})
+	f.Add(v13(0x78))
 	f.Fuzz(func(t *testing.T, b []byte) {
-		for k, v := range parseMetrics(b) {
+		m, ok := parseMetrics(b)
+		if !ok && len(m) > 0 {
+			t.Errorf("a torn table says %v", m)
+		}
+		for k, v := range m {
 			if math.IsNaN(v) || v < 0 {
 				t.Errorf("%s is %v", k, v)
 			}

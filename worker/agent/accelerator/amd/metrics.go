@@ -18,22 +18,22 @@ type field struct {
 // numbers in the same places, and hwmon tells them too.
 var layouts = map[[2]byte][]field{
 	{1, 3}: {
-		{accelerator.Temperature, 6, 1}, {accelerator.TemperatureMemory, 8, 1}, {accelerator.Utilization, 16, 0.01},
+		{accelerator.Temperature, 6, 1}, {accelerator.TemperatureMemory, 8, 1}, {accelerator.Utilization, 16, 0.01}, {accelerator.UtilizationMemory, 18, 0.01},
 		{accelerator.Power, 22, 1}, {accelerator.ClockCore, 54, 1e6}, {accelerator.PCIeWidth, 74, 1},
 	},
 	{2, 1}: {{accelerator.Temperature, 4, 0.01}, {accelerator.Utilization, 28, 0.01}, {accelerator.Power, 40, 1}},
 }
 
 // parseMetrics reads a gpu_metrics table. Its header tells its length (u16), format and content (u8 each); the file may
-// be longer. All ones means that the hardware can't say.
-func parseMetrics(b []byte) map[string]float64 {
-	m := map[string]float64{}
+// be longer. All ones means that the hardware can't say. ok is false for a table that is torn: nothing of it can be relied upon.
+func parseMetrics(b []byte) (m map[string]float64, ok bool) {
+	m = map[string]float64{}
 	if len(b) < 4 {
-		return m
+		return m, false
 	}
 	size := int(binary.LittleEndian.Uint16(b))
-	if size > len(b) {
-		return m // torn: nothing of it can be relied upon
+	if size > len(b) || size < 4 {
+		return m, false
 	}
 	for _, f := range layouts[[2]byte{b[2], b[3]}] {
 		if f.at+2 > size {
@@ -43,5 +43,5 @@ func parseMetrics(b []byte) map[string]float64 {
 			m[f.metric] = float64(v) * f.scale
 		}
 	}
-	return m
+	return m, true
 }

@@ -14,6 +14,7 @@ import (
 	"gpupool/schema/agentproto"
 	"gpupool/worker/agent/accelerator"
 	"gpupool/worker/agent/accelerator/kmsg"
+	"gpupool/worker/agent/accelerator/sysfs"
 )
 
 // Reader is NVIDIA's accelerator.Reader.
@@ -237,6 +238,7 @@ func (q *query) read(h nvml.Device) {
 	number(q, accelerator.PCIeWidthMax, 1, h.GetMaxPcieLinkWidth)
 	if u, ret := h.GetUtilizationRates(); q.is(ret, accelerator.Utilization) {
 		s[accelerator.Utilization] = float64(u.Gpu) / 100
+		s[accelerator.UtilizationMemory] = float64(u.Memory) / 100
 	}
 	for metric, c := range map[string]struct {
 		kind   nvml.MemoryErrorType
@@ -253,10 +255,19 @@ func (q *query) read(h nvml.Device) {
 			s[accelerator.RemapPending], s[accelerator.RemapFailed] = one(pending), one(failed)
 		}
 	}
+	if has("nvmlDeviceGetSramEccErrorStatus") {
+		if sram, ret := h.GetSramEccErrorStatus(); q.is(ret, accelerator.SRAMThreshold) {
+			s[accelerator.SRAMThreshold] = one(sram.BThresholdExceeded != 0)
+		}
+	}
+	if has("nvmlDeviceGetTotalEnergyConsumption") {
+		number(q, accelerator.Energy, 1e-3, h.GetTotalEnergyConsumption)
+	}
 	const slow = nvml.ClocksThrottleReasonHwSlowdown | nvml.ClocksThrottleReasonHwThermalSlowdown | nvml.ClocksThrottleReasonHwPowerBrakeSlowdown | nvml.ClocksThrottleReasonSwThermalSlowdown
 	if why, ret := h.GetCurrentClocksThrottleReasons(); q.is(ret, accelerator.Throttled) {
 		s[accelerator.Throttled] = one(why&uint64(slow) != 0)
 	}
+	sysfs.AER(q.d, "/sys/bus/pci/devices", q.d.PCI)
 	q.links(h)
 }
 

@@ -92,6 +92,7 @@ func TestEightHealthyDevices(t *testing.T) {
 		accelerator.Temperature: 43, accelerator.TemperatureLimit: 87, accelerator.Power: 71.5, accelerator.PowerLimit: 700, accelerator.Utilization: 0.37,
 		accelerator.ECCUncorrected: 2, accelerator.ECCLifeUncorrect: 12, accelerator.ECCCorrected: 40, accelerator.RemappedRows: 3, accelerator.RemapPending: 1, accelerator.RemapFailed: 0,
 		accelerator.ClockCore: 1980e6, accelerator.PCIeGen: 5, accelerator.PCIeWidth: 16, accelerator.LinksUp: 18, accelerator.LinksTotal: 18, accelerator.LinkErrors: 0, accelerator.Throttled: 0,
+		accelerator.SRAMThreshold: 0, accelerator.Energy: 5000, accelerator.UtilizationMemory: 0.05,
 	} {
 		if got, ok := d.Samples[m]; !ok || got != want {
 			t.Errorf("%s is %v (known: %v), want %v", m, got, ok, want)
@@ -110,6 +111,16 @@ func TestADeviceThatIsLostIsListedWithWords(t *testing.T) {
 	}
 	if r.Devices[2].Error != "" || len(r.Devices[2].Samples) == 0 {
 		t.Errorf("its neighbour: %+v", r.Devices[2])
+	}
+}
+
+func TestADeviceOverItsSRAMLimitSaysSo(t *testing.T) {
+	t.Parallel()
+	r := read(t, library(t), "sram=1")
+	for i, want := range []float64{0, 1} {
+		if got, ok := r.Devices[i].Samples[accelerator.SRAMThreshold]; !ok || got != want {
+			t.Errorf("device %d: %v (known: %v)", i, got, ok)
+		}
 	}
 }
 

@@ -59,6 +59,21 @@ func Link(d *agentproto.Device, dir string) {
 			d.Samples[metric] = n
 		}
 	}
+	AER(d, dir)
+}
+
+// AER adds a PCI device's error counters (Linux, Documentation/ABI/testing/sysfs-bus-pci-devices-aer_stats). They are there
+// where the kernel, and not the firmware, handles PCIe errors.
+func AER(d *agentproto.Device, parts ...string) {
+	for _, c := range []struct{ metric, file, total string }{
+		{accelerator.PCIeCorrected, "aer_dev_correctable", "TOTAL_ERR_COR"},
+		{accelerator.PCIeNonFatal, "aer_dev_nonfatal", "TOTAL_ERR_NONFATAL"},
+		{accelerator.PCIeFatal, "aer_dev_fatal", "TOTAL_ERR_FATAL"},
+	} {
+		if n, err := strconv.ParseUint(Pairs(" ", append(parts, c.file)...)[c.total], 10, 64); err == nil {
+			d.Samples[c.metric] = float64(n)
+		}
+	}
 }
 
 // generation reads "16.0 GT/s PCIe" (PCI Express Base Specification: 2.5, 5, 8, 16, 32, 64 GT/s).
