@@ -48,8 +48,16 @@ func (s *Server) guarded(c *gin.Context, who auth.Who) {
 		s.fail(c, err)
 		return
 	}
-	c.Set(identityKey, id)
 	mutates := c.Request.Method != http.MethodGet && c.Request.Method != http.MethodHead
+	if !mutates { // what watches is bounded; who has too many watchers can still act
+		leave, err := s.auth.Enter(id.Token)
+		if err != nil {
+			s.fail(c, err)
+			return
+		}
+		defer leave()
+	}
+	c.Set(identityKey, id)
 	switch {
 	case who&auth.Kind(id.Role, id.Tenant) == 0:
 		s.fail(c, &schema.Error{Code: schema.CodeForbidden, Message: "the role " + string(id.Role) + " may not do this", Hint: "allowed: " + who.String()})

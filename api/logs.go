@@ -61,6 +61,14 @@ type logReader struct {
 
 // page reads what comes next; ended says that nothing comes behind it.
 func (l *logReader) page(ctx context.Context) (out []store.TaskOutput, ended bool, err error) {
+	err = l.s.inTurn(ctx, func() error {
+		out, ended, err = l.read(ctx)
+		return err
+	})
+	return out, ended, err
+}
+
+func (l *logReader) read(ctx context.Context) (out []store.TaskOutput, ended bool, err error) {
 	if l.attempt == 0 { // it has not started
 		j, err := l.s.c.Store.Job(ctx, l.job)
 		if err != nil {

@@ -7,6 +7,7 @@ import (
 	"log/slog"
 	"net"
 	"net/http"
+	"runtime"
 	"sync"
 	"sync/atomic"
 	"time"
@@ -71,7 +72,8 @@ type Server struct {
 	metrics *metrics
 	keys    agentKeys
 	csrf    *http.CrossOriginProtection
-	waiting atomic.Int64 // long-polls and streams that wait now
+	waiting atomic.Int64  // long-polls and streams that wait now
+	turns   chan struct{} // has room for as many of them as may read at once, see inTurn
 
 	stop     context.CancelFunc
 	stopping chan struct{} // closed when long answers are to end
@@ -113,7 +115,7 @@ func New(c Config) (*Server, error) {
 	if _, err := operations(); err != nil {
 		return nil, err
 	}
-	s := &Server{c: c, stopping: make(chan struct{}), csrf: http.NewCrossOriginProtection()}
+	s := &Server{c: c, stopping: make(chan struct{}), turns: make(chan struct{}, max(2, runtime.GOMAXPROCS(0)/2)), csrf: http.NewCrossOriginProtection()}
 	s.auth = auth.New(auth.Config{Tokens: c.Store.TokenByHash, Ring: c.Ring, Rate: max(c.RatePerToken, 0), Burst: 2 * max(c.RatePerToken, 0), Clock: c.Clock, Secure: isHTTPS(c.ExternalURL)})
 	s.keys = agentKeys{known: map[string]agentKey{}}
 	s.audit = newAuditor(c.Store, c.Log)

@@ -54,6 +54,19 @@ func (w *watch) leave() {
 	w.s.waiting.Add(-1)
 }
 
+// inTurn is how all that waits reads what is new: a few at a time. One event wakes thousands of watchers, and a stream from the
+// beginning reads all there is; who asks for something else meanwhile is answered beside them, not behind them.
+func (s *Server) inTurn(ctx context.Context, read func() error) error {
+	select {
+	case s.turns <- struct{}{}:
+		defer func() { <-s.turns }()
+	case <-s.stopping: // what waits ends now, each with one last look
+	case <-ctx.Done():
+		return ctx.Err()
+	}
+	return read()
+}
+
 // until calls look, at once and after each event of topic, until it is done or wait has passed. It ends early, without
 // an error, where the caller goes or the server stops: what there is then is the answer.
 func (s *Server) until(ctx context.Context, topic string, wait time.Duration, look func() (done bool, err error)) error {
@@ -88,16 +101,21 @@ func (s *Server) changed(ctx context.Context, topic string, waitFor *string, sin
 	if err != nil {
 		return err
 	}
-	return s.until(ctx, topic, wait, func() (bool, error) {
-		version, final, err := look()
-		if err != nil || final {
-			return true, err
-		}
-		if since == nil {
-			since = &version
-			return false, nil
-		}
-		return version > *since, nil
+	return s.until(ctx, topic, wait, func() (done bool, err error) {
+		err = s.inTurn(ctx, func() error {
+			version, final, err := look()
+			switch {
+			case err != nil:
+			case final:
+				done = true
+			case since == nil:
+				since = &version
+			default:
+				done = version > *since
+			}
+			return err
+		})
+		return done, err
 	})
 }
 
@@ -150,8 +168,10 @@ func (s *Server) events(c *gin.Context, q eventsOf) {
 	}
 	var page []schema.Event
 	err = s.until(ctx, q.topic, wait, func() (bool, error) {
-		var err error
-		page, after, err = s.c.Store.Events(ctx, after, limit, q.filter)
+		err := s.inTurn(ctx, func() (err error) {
+			page, after, err = s.c.Store.Events(ctx, after, limit, q.filter)
+			return err
+		})
 		return len(page) > 0, err
 	})
 	if err != nil {
@@ -187,18 +207,9 @@ func (s *Server) stream(c *gin.Context, q eventsOf, after int64) {
 	beat := time.NewTicker(pulse)
 	defer beat.Stop()
 	for {
-		page, next, err := s.c.Store.Events(ctx, after, 500, q.filter)
+		b, next, err := s.nextEvents(c, q, after)
 		if err != nil {
 			return // the reader comes again with Last-Event-ID
-		}
-		var b bytes.Buffer
-		for _, e := range s.shown(c, page) {
-			data, err := json.Marshal(e)
-			if err != nil {
-				s.c.Log.ErrorContext(ctx, "api: an event can't be written", "seq", e.Seq, "error", err)
-				return
-			}
-			fmt.Fprintf(&b, "id: %d\nevent: %s\ndata: %s\n\n", e.Seq, e.Kind, data)
 		}
 		after = next
 		if b.Len() > 0 {
@@ -212,7 +223,7 @@ func (s *Server) stream(c *gin.Context, q eventsOf, after int64) {
 				return
 			} else if over {
 				// An event may have come between the read and the question: the next read finds it, and then this ends.
-				if page, _, err = s.c.Store.Events(ctx, after, 1, q.filter); err != nil {
+				if page, _, err := s.c.Store.Events(ctx, after, 1, q.filter); err != nil {
 					return
 				} else if len(page) == 0 {
 					_ = s.push(c, []byte("event: end\ndata: {}\n\n"))
@@ -236,6 +247,27 @@ func (s *Server) stream(c *gin.Context, q eventsOf, after int64) {
 			return
 		}
 	}
+}
+
+// nextEvents is what a stream sends next, and the number behind which it then goes on.
+func (s *Server) nextEvents(c *gin.Context, q eventsOf, after int64) (b bytes.Buffer, next int64, err error) {
+	ctx := c.Request.Context()
+	err = s.inTurn(ctx, func() error {
+		var page []schema.Event
+		if page, next, err = s.c.Store.Events(ctx, after, 500, q.filter); err != nil {
+			return err
+		}
+		for _, e := range s.shown(c, page) {
+			data, err := json.Marshal(e)
+			if err != nil {
+				s.c.Log.ErrorContext(ctx, "api: an event can't be written", "seq", e.Seq, "error", err)
+				return err
+			}
+			fmt.Fprintf(&b, "id: %d\nevent: %s\ndata: %s\n\n", e.Seq, e.Kind, data)
+		}
+		return nil
+	})
+	return b, next, err
 }
 
 // push writes at once; a reader that takes nothing for writeWithin is given up.

@@ -4,6 +4,7 @@ import (
 	"context"
 	"encoding/base64"
 	"encoding/json"
+	"fmt"
 	"net/http"
 	"strings"
 	"sync"
@@ -24,6 +25,7 @@ const (
 	maxEntries  = 10_000 // of each map; the oldest go
 	failBurst   = 20     // wrong credentials in a row from one address
 	failsPerSec = 1
+	AtOnce      = 1000 // reads of one token in flight, streams and long-polls among them
 )
 
 // Config of an Authenticator.
@@ -44,6 +46,8 @@ type Authenticator struct {
 	known map[string]entry
 	pace  map[string]*rate.Limiter // by token id
 	fails map[string]*rate.Limiter // by address
+	// flying is how many reads of each token, by its id, are being answered.
+	flying map[string]int
 }
 
 type entry struct {
@@ -56,7 +60,7 @@ func New(c Config) *Authenticator {
 	if c.Clock == nil {
 		c.Clock = time.Now
 	}
-	return &Authenticator{c: c, known: map[string]entry{}, pace: map[string]*rate.Limiter{}, fails: map[string]*rate.Limiter{}}
+	return &Authenticator{c: c, known: map[string]entry{}, pace: map[string]*rate.Limiter{}, fails: map[string]*rate.Limiter{}, flying: map[string]int{}}
 }
 
 // Authenticate reads the request's bearer token or, where there is none, the console's cookie. address is the caller's.
@@ -137,6 +141,24 @@ func (a *Authenticator) Forget(tokenID string) {
 			delete(a.known, hash)
 		}
 	}
+}
+
+// Enter counts a read of a token, by its id, until leave is called. It refuses one more than AtOnce: what a token's callers
+// keep open must not keep the others out.
+func (a *Authenticator) Enter(tokenID string) (leave func(), err error) {
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	if a.flying[tokenID] >= AtOnce {
+		return nil, tooMany(fmt.Sprintf("%d reads with this token are open", AtOnce), "end some: one stream of /v1/events tells of all jobs")
+	}
+	a.flying[tokenID]++
+	return func() {
+		a.mu.Lock()
+		defer a.mu.Unlock()
+		if a.flying[tokenID]--; a.flying[tokenID] == 0 {
+			delete(a.flying, tokenID)
+		}
+	}, nil
 }
 
 func (a *Authenticator) forget(hash string) {
