@@ -20,7 +20,9 @@ import (
 	"gpupool/worker/agent"
 	"gpupool/worker/agent/accelerator"
 	"gpupool/worker/agent/accelerator/amd"
+	"gpupool/worker/agent/accelerator/ascend"
 	"gpupool/worker/agent/accelerator/infiniband"
+	"gpupool/worker/agent/accelerator/intel"
 	"gpupool/worker/agent/accelerator/kmsg"
 	"gpupool/worker/agent/accelerator/nvidia"
 	"gpupool/worker/agent/accelerator/pci"
@@ -67,7 +69,7 @@ func main() {
 
 func readers() []accelerator.Reader {
 	boot := bootTime()
-	return []accelerator.Reader{nvidia.New(kmsg.Path, boot), amd.New("", kmsg.Path, boot), kmsg.NewHost(kmsg.Path, boot), infiniband.New(""), pci.New("")}
+	return []accelerator.Reader{nvidia.New(kmsg.Path, boot), amd.New("", kmsg.Path, boot), intel.New(""), ascend.New(""), kmsg.NewHost(kmsg.Path, boot), infiniband.New(""), pci.New("")}
 }
 
 func run(config, state string, apart bool, users sandbox.Users, disk int64, socket string) int {

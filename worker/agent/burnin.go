@@ -520,6 +520,12 @@ func (b *burn) counters(c Check, after []agentproto.Device, known bool) {
 				b.fail(d, c.Name, fmt.Sprintf("%s grew by %.0f during the burn-in", m, is-was))
 			}
 		}
+		for m, words := range map[string]string{accelerator.RemapFailed: "a row could not be remapped: no spare was left", accelerator.SRAMThreshold: "its own limit of SRAM errors is exceeded"} {
+			if d.Samples[m] == 1 && b.before[id].Samples[m] == 1 { // what came meanwhile has grown
+				ok = false
+				b.fail(d, c.Name, words)
+			}
+		}
 		if said == 0 {
 			ok = false
 			b.inconclusive("%s: %s tells no error counter", c.Name, id)

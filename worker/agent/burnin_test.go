@@ -57,8 +57,13 @@ func TestABurnInHasThreeOutcomes(t *testing.T) {
 		"a device that vanished meanwhile":     {during: func(d []agentproto.Device) []agentproto.Device { return d[:7] }, outcome: "failed", slot: "SXM8", text: "vanished"},
 		"half the lanes":                       {before: func(d []agentproto.Device) []agentproto.Device { d[0].Samples[accelerator.PCIeWidth] = 8; return d }, outcome: "failed", slot: "SXM1", text: "PCIe lanes under load: 8 of 16"},
 		"a fabric link that is down":           {before: func(d []agentproto.Device) []agentproto.Device { d[0].Samples[accelerator.LinksUp] = 17; return d }, outcome: "failed", slot: "SXM1", text: "fabric links"},
-		"one much hotter than those beside it": {before: func(d []agentproto.Device) []agentproto.Device { d[7].Samples[accelerator.Temperature] = 75; return d }, outcome: "failed", slot: "SXM8", text: "more than the coolest"},
-		"a tool that is missing":               {test: func(context.Context, string, agentproto.Device) error { return errors.New("dcgmi is not installed") }, outcome: "inconclusive", text: "dcgmi is not installed"},
+		"case 22: no link is up, and every program passes": {before: func(d []agentproto.Device) []agentproto.Device {
+			d[3].Samples[accelerator.LinksUp] = 0
+			return d
+		}, outcome: "failed", slot: "SXM4", text: "fabric links under load: 0 of 18"},
+		"a row that could not be remapped long ago": {before: func(d []agentproto.Device) []agentproto.Device { d[3].Samples[accelerator.RemapFailed] = 1; return d }, outcome: "failed", slot: "SXM4", text: "no spare"},
+		"one much hotter than those beside it":      {before: func(d []agentproto.Device) []agentproto.Device { d[7].Samples[accelerator.Temperature] = 75; return d }, outcome: "failed", slot: "SXM8", text: "more than the coolest"},
+		"a tool that is missing":                    {test: func(context.Context, string, agentproto.Device) error { return errors.New("dcgmi is not installed") }, outcome: "inconclusive", text: "dcgmi is not installed"},
 		"a test that was not run on one": {test: func(ctx context.Context, n string, d agentproto.Device) error {
 			_ = passes(ctx, n, d)
 			if d.Serial == "S1" {
@@ -185,7 +190,7 @@ func TestAnAgentThatDiesDuringABurnInDoesItAgain(t *testing.T) {
 // box is a Toolbox that finds as its case says, and keeps the devices at work meanwhile.
 type box func(run int, t burnin.Test, devices []agentproto.Device) (burnin.Findings, error)
 
-// TestTestProgramsDecideADevicesFateByTheirSecondWord: what fails once is run once more by itself; only what fails twice is
+// TestTestProgramsDecideADevicesFateByTheirSecondWord is the second half of case 22 of the cases on health: what fails once is run once more by itself; only what fails twice is
 // the device's fault; who passed only sometimes has not passed.
 func TestTestProgramsDecideADevicesFateByTheirSecondWord(t *testing.T) {
 	pass := func(devices []agentproto.Device, but ...string) burnin.Findings {

@@ -52,6 +52,13 @@ var Table = slices.Concat(xidRules(), []Rule{
 	{Name: "gpu-reset-failed", Kind: "gpu-reset", Severity: schema.SeverityCritical, Action: schema.ActionReset, Cure: schema.CurePower, Mode: Enforce,
 		Why: "the driver could not bring the device back", Source: "amdgpu: GPU recovery failed"},
 
+	{Name: "vendor-health", Kind: "vendor-health", Action: schema.ActionObserve, Mode: Enforce,
+		Why: "the device's driver warns of it", Source: "npu-smi: health Warning"},
+	{Name: "vendor-health-failed", Kind: "vendor-health", Severity: schema.SeverityCritical, Action: schema.ActionReset, Cure: schema.CureDevice, Mode: Enforce,
+		Why: "the device's driver calls it failed", Source: "habanalabs: status Malfunction or Needs reset; npu-smi: health Alarm or Critical"},
+	{Name: "vendor-health-failed-again", Kind: "vendor-health", Severity: schema.SeverityCritical, Count: 2, Within: 7 * day, Across: true, Action: schema.ActionRepair, Mode: Enforce,
+		Why: "the device's driver calls it failed, again within 7 days", Source: "proposed"},
+
 	{Name: "absent", Kind: "absent", Action: schema.ActionReset, Cure: schema.CurePower, Mode: Enforce,
 		Why: "a device is not listed any more", Source: "device count below the inventory"},
 	{Name: "absent-again", Kind: "absent", Count: 2, Within: 30 * day, Across: true, Action: schema.ActionRepair, Mode: Enforce,

@@ -31,6 +31,14 @@ const (
 	LinksUp           = "fabric_links_up"
 	LinksTotal        = "fabric_links"
 	LinkErrors        = "fabric_errors_total"
+	VendorHealth      = "vendor_health"
+)
+
+// Values of VendorHealth.
+const (
+	VendorWell   = 0
+	VendorWarns  = 1
+	VendorFailed = 2
 )
 
 // Metric is one line of the schema that all vendors' readers speak.
@@ -74,6 +82,7 @@ var Metrics = []Metric{
 	{PCIeWidthMax, "", false, "lanes that the link could have", ""},
 	{LinksUp, "", false, "NVLink, XGMI or other links between devices that are up", ""},
 	{LinksTotal, "", false, "those that there are", ""},
+	{VendorHealth, "", false, "what the driver calls the device: 0 = well, 1 = it warns, 2 = failed", "hw.status"},
 	{LinkErrors, "", true, "CRC errors, replays and recoveries of those links", "hw.errors"},
 }
 

@@ -34,6 +34,14 @@ func flag(metric, words string) func(*Sighted, schema.Instant, agentproto.Device
 	}
 }
 
+// called is what the driver calls the device.
+func called(health float64, words string) func(*Sighted, schema.Instant, agentproto.Device) (string, bool, bool) {
+	return func(_ *Sighted, _ schema.Instant, d agentproto.Device) (string, bool, bool) {
+		v, ok := d.Samples[VendorHealth]
+		return words, v == health, ok
+	}
+}
+
 // Sources: NVIDIA RMA policy (remap failure, SRAM threshold) and NVML documentation (pending remap); gpud (0.6 slow-downs a
 // minute over ten minutes); DCGM (links). Of a PCIe link only a working one is judged: idle ones lower their speed.
 var states = []state{
@@ -42,6 +50,8 @@ var states = []state{
 	{kind: "sram-threshold", severity: schema.SeverityCritical, is: flag(SRAMThreshold, "the device's own limit of SRAM errors is exceeded")},
 	{kind: "link", code: "down", severity: schema.SeverityCritical, readings: 2, is: linksDown},
 	{kind: "pcie-narrow", severity: schema.SeverityWarning, readings: 2, is: narrow},
+	{kind: "vendor-health", code: "failed", severity: schema.SeverityCritical, readings: 2, is: called(VendorFailed, "its driver calls it failed")},
+	{kind: "vendor-health", code: "warning", severity: schema.SeverityWarning, readings: 2, is: called(VendorWarns, "its driver warns of it")},
 	{kind: "hw-slowdown", severity: schema.SeverityWarning, is: slowed},
 }
 

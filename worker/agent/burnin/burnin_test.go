@@ -171,6 +171,7 @@ func one(test string, gpu int, word string) func(string, int) string {
 }
 
 // TestAProgramThatHangsIsKilledWithItsChildren: it ignores the word to stop and has a child that does so too.
+// Case 22 of the cases on health: a diagnosis that hangs proves nothing, and is ended.
 func TestAProgramThatHangsIsKilledWithItsChildren(t *testing.T) {
 	t.Parallel()
 	dir := t.TempDir()
