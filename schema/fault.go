@@ -34,6 +34,7 @@ type Fault struct {
 	Rule        string   `json:"rule,omitempty"`
 	Cure        Cure     `json:"cure,omitempty"` // the mildest that may help, by the rule
 	Repair      string   `json:"repair,omitempty"`
+	Breaker     string   `json:"breaker,omitempty"` // that holds it back, where the verdict is HeldLimited
 	ClearedAt   Instant  `json:"cleared_at"`
 }
 
@@ -42,6 +43,13 @@ const (
 	HeldStale    = "stale"    // of the hardware as it was before a repair
 	HeldLimited  = "limited"  // too much is out already: a person resets the breaker
 	HeldSilenced = "silenced" // by an operator, until a moment
+)
+
+// Owners of a repair's next step beside a person's name.
+const (
+	OwnerPlatform    = "gpupool"
+	OwnerTechnicians = "technicians"
+	OwnerOperators   = "operators" // who look at it could not fix it
 )
 
 // Action is what is done about evidence, from the weakest to the strongest.

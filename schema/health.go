@@ -54,7 +54,7 @@ type Silence struct {
 	EndedBy     string  `json:"ended_by,omitempty"`
 }
 
-// Breaker says that nothing of a scope is cordoned automatically any more, until a person resets it.
+// Breaker says that nothing of a scope is taken out automatically any more, until a person resets it.
 type Breaker struct {
 	ID       string  `gorm:"primaryKey" json:"id"`
 	Scope    string  `json:"scope"` // model <region>/<model>, rack <site>/<rack>, code <kind>/<code>
@@ -63,6 +63,22 @@ type Breaker struct {
 	ResetAt  Instant `json:"reset_at"`
 	ResetBy  string  `json:"reset_by,omitempty"`
 	Reason   string  `json:"reason,omitempty"`
+	// Held are the faults that are not acted on because of it, while it is open.
+	Held []HeldFault `gorm:"-" json:"held,omitempty"`
+}
+
+// HeldFault is one that an open breaker holds back.
+type HeldFault struct {
+	Breaker     string  `json:"breaker"`
+	Fault       string  `json:"fault"`
+	Server      string  `json:"server"`
+	ServerName  string  `json:"server_name"`
+	Accelerator string  `json:"accelerator,omitempty"` // empty: about the server
+	Slot        string  `json:"slot,omitempty"`
+	Kind        string  `json:"kind"`
+	Code        string  `json:"code,omitempty"`
+	Text        string  `json:"text"`
+	At          Instant `json:"at"`
 }
 
 // Replay is what rules would have made of evidence of the past.

@@ -112,7 +112,7 @@ func TestARowToBeRemappedStopsNoJobAndTheDeviceIsResetWhenItIsIdle(t *testing.T)
 	e.at(6*time.Hour, func() { e.beat(t.Context()); e.endJob(t, job); must(t, e.db.NudgeIdle(t.Context())) })
 	e.repair(t, r)
 	got := e.repairNow(t, r.ID)
-	if got.State != schema.RepairReturned || got.Tried != "device" || got.DoneBy != store.OwnerPlatform || got.ProbationUntil == 0 {
+	if got.State != schema.RepairReturned || got.Tried != "device" || got.DoneBy != schema.OwnerPlatform || got.ProbationUntil == 0 {
 		t.Fatalf("the repair: %+v", got)
 	}
 	if len(*resets) != 1 || !strings.Contains((*resets)[0], "GPU-3") || e.starts != 1 {

@@ -241,6 +241,7 @@ func (l *live) setServers(ctx context.Context, ids []string) error {
 		s := server(n)
 		s.OneTenant = n.Server.OneTenant() && !l.mixed
 		expect(&s, open[n.Server.ID], n.Cordons, l.db.Now())
+		stuck(&s, n, open[n.Server.ID])
 		l.pool.SetServer(s)
 	}
 	return nil

@@ -28,6 +28,9 @@ var heard = map[schema.EventKind]func(*live, context.Context, *news, schema.Even
 	schema.EventServerAgent:       (*live).hearServer,
 	schema.EventServerCordoned:    (*live).hearServer,
 	schema.EventServerUncordoned:  (*live).hearServer,
+	schema.EventServerFailure:     (*live).hearServer, // a fault is held back, a repair is given up: see stuck
+	schema.EventFaultCleared:      (*live).hearServer,
+	schema.EventBreaker:           (*live).hearBreaker,
 	schema.EventAcceleratorSeen:   (*live).hearServer,
 	schema.EventAcceleratorHealth: (*live).hearServer,
 	schema.EventAcceleratorGone:   (*live).hearServer,
@@ -48,6 +51,15 @@ var heardKinds = slices.Sorted(maps.Keys(heard))
 func (l *live) hearServer(_ context.Context, n *news, e schema.Event) (bool, error) {
 	n.servers[e.Server] = true
 	return true, nil
+}
+
+// hearBreaker reads what it held back again: its servers are as they were, and why they stay out is not.
+func (l *live) hearBreaker(ctx context.Context, n *news, e schema.Event) (bool, error) {
+	held, err := l.db.HeldBy(ctx, e.Subject)
+	for _, id := range held {
+		n.servers[id] = true
+	}
+	return true, err
 }
 
 func (l *live) hearPolicy(_ context.Context, n *news, _ schema.Event) (bool, error) {

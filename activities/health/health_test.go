@@ -112,6 +112,19 @@ func TestOverTheBlastRadiusNothingIsCordonedUntilAPersonResetsIt(t *testing.T) {
 	if len(open) != 1 || !strings.HasPrefix(open[0].Scope, "model ") {
 		t.Fatalf("breakers: %+v", open)
 	}
+	if b := open[0]; len(b.Held) != 3 || b.Held[0].ServerName != pool[2].Name || b.Held[0].Code != "120" || b.Held[0].Breaker != b.ID {
+		t.Fatalf("it holds back %+v", b.Held)
+	}
+	nodes, err := s.Nodes(t.Context(), []string{pool[1].ID, pool[2].ID})
+	ok(t, err)
+	for _, n := range nodes {
+		if want := n.Server.ID == pool[2].ID; len(n.Held) == 1 != want {
+			t.Fatalf("of server %s is held back %+v", n.Server.Name, n.Held)
+		}
+	}
+	if o, err := s.PoolOverview(t.Context()); err != nil || len(o.Breakers) != 1 || len(o.Breakers[0].Held) != 3 {
+		t.Fatalf("the overview has %+v, %v", o.Breakers, err)
+	}
 	// It stays open when time has passed, and lets through what corrupts work.
 	c.pass(48 * time.Hour)
 	if f := report(t, s, pool[5], "xid", "119", "late", s.Now()); f.Verdict != "limited" {
@@ -130,6 +143,14 @@ func TestOverTheBlastRadiusNothingIsCordonedUntilAPersonResetsIt(t *testing.T) {
 	ok(t, err)
 	if all[0].Verdict != "" {
 		t.Fatalf("after the reset what was held is %q, not judged anew", all[0].Verdict)
+	}
+	last, err := s.Breakers(t.Context(), false)
+	ok(t, err)
+	if len(last) != 1 || len(last[0].Held) != 0 {
+		t.Fatalf("a breaker that was reset holds back %+v", last)
+	}
+	if held, err := s.HeldBy(t.Context(), open[0].ID); err != nil || len(held) != 3+1 {
+		t.Fatalf("it held back faults of %v, %v", held, err)
 	}
 }
 

@@ -54,7 +54,14 @@ func (v *visit) why(j contract.Job) *words.Why {
 	if j.Reason == nil {
 		return nil
 	}
-	w := words.Reason(*j.Reason, v.now)
+	r := *j.Reason
+	if words.NamesServers(r) && v.may("GET", "/v1/servers") {
+		if v.names == nil {
+			v.names, _ = v.servers() // without them it is read by ids
+		}
+		r = words.Named(r, v.names)
+	}
+	w := words.Reason(r, v.now)
 	return &w
 }
 

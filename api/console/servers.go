@@ -86,6 +86,8 @@ type serverDetail struct {
 	Cordons []schema.Cordon
 	Faults  []schema.Fault
 	Repairs []schema.Repair
+	// Breakers hold faults of the server back.
+	Breakers []schema.Breaker
 }
 
 // operators reports whether an operator's cordon of the whole server is there, which is what the button lifts.
@@ -151,6 +153,17 @@ func (v *visit) server(id string) (d serverDetail, err error) {
 	repairs, err := call.Do[contract.RepairList](v.api.ListRepairs(ctx, &contract.ListRepairsParams{Server: &d.Id}))
 	if err != nil {
 		return d, err
+	}
+	if v.may("GET", "/v1/health/breakers") {
+		l, err := call.Do[contract.BreakerList](v.api.ListBreakers(ctx, &contract.ListBreakersParams{}))
+		if err != nil {
+			return d, err
+		}
+		for _, b := range l.Items {
+			if slices.ContainsFunc(b.Held, func(h schema.HeldFault) bool { return h.Server == d.Id }) {
+				d.Breakers = append(d.Breakers, b)
+			}
+		}
 	}
 	d.Devices, d.Cordons, d.Faults, d.Repairs = acc.Items, cordons.Items, faults.Items, repairs.Items
 	slices.SortFunc(d.Devices, func(a, b schema.Accelerator) int { return strings.Compare(a.Slot+a.PCI, b.Slot+b.PCI) })

@@ -18,11 +18,12 @@ import (
 // visit is one request of a browser by someone who is signed in.
 type visit struct {
 	*console
-	w   http.ResponseWriter
-	r   *http.Request
-	me  auth.Identity
-	api *client.Client
-	now schema.Instant
+	w     http.ResponseWriter
+	r     *http.Request
+	me    auth.Identity
+	api   *client.Client
+	now   schema.Instant
+	names map[string]string // of servers by id, once a page asked for them
 }
 
 // visited signs the caller in by the cookie, or sends them to where one signs in.

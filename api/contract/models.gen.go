@@ -463,6 +463,9 @@ type HealthRuleList struct {
 // HealthTimes defines model for HealthTimes.
 type HealthTimes = schema.HealthTimes
 
+// HeldFault defines model for HeldFault.
+type HeldFault = schema.HeldFault
+
 // Identity defines model for Identity.
 type Identity struct {
 	// ExpiresAt RFC 3339 in UTC; null = not yet, or never
@@ -1113,6 +1116,9 @@ type OutputList struct {
 type Overview struct {
 	// At RFC 3339 in UTC; null = not yet, or never
 	At Moment `json:"at"`
+
+	// Breakers Open breakers
+	Breakers []Breaker `json:"breakers"`
 
 	// Failures Servers that stopped and wait for a person
 	Failures []Server `json:"failures"`

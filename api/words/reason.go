@@ -70,6 +70,29 @@ func Reason(d schema.ReasonDoc, now schema.Instant) Why {
 	return w
 }
 
+// serverID is an id of a server in a reason's texts.
+var serverID = regexp.MustCompile(`srv_[0-9a-z]{26}`)
+
+// NamesServers reports whether the reason has ids of servers in it, so that a reader would rather have their names.
+func NamesServers(d schema.ReasonDoc) bool {
+	return serverID.Match(d.Detail) || serverID.Match(d.Also) || serverID.Match(d.Blockers)
+}
+
+// Named is the reason with servers by their names in place of their ids, as far as they are known. Ids and names hold no
+// character that JSON escapes.
+func Named(d schema.ReasonDoc, names map[string]string) schema.ReasonDoc {
+	name := func(text json.RawMessage) json.RawMessage {
+		return serverID.ReplaceAllFunc(text, func(id []byte) []byte {
+			if n := names[string(id)]; n != "" {
+				return []byte(n)
+			}
+			return id
+		})
+	}
+	d.Detail, d.Also, d.Blockers, d.ClearsWhen = name(d.Detail), name(d.Also), name(d.Blockers), string(name(json.RawMessage(d.ClearsWhen)))
+	return d
+}
+
 // detail is a reason's numbers, read tolerantly: what is missing is left out of the sentence.
 type detail map[string]any
 
@@ -114,6 +137,12 @@ func (d detail) str(name string) string {
 		}
 		slices.Sort(keys)
 		parts := make([]string, 0, len(v))
+		if lists(v) { // who, and then what all of them have
+			for _, k := range keys {
+				parts = append(parts, detail(v).str(k)+": "+k)
+			}
+			return strings.Join(parts, "; ")
+		}
 		for _, k := range keys {
 			if s := detail(v).str(k); s != "" {
 				parts = append(parts, k+" "+s)
@@ -122,6 +151,16 @@ func (d detail) str(name string) string {
 		return strings.Join(parts, ", ")
 	}
 	return ""
+}
+
+// lists reports whether every value is a list.
+func lists(m map[string]any) bool {
+	for _, v := range m {
+		if _, is := v.([]any); !is {
+			return false
+		}
+	}
+	return true
 }
 
 // number is n without a fraction where it has none.
@@ -216,7 +255,7 @@ var headlines = map[schema.ReasonCode]string{
 	schema.ReasonBudget:           "the budget does not cover it[: {remaining} of {amount} accelerator-hours left][, overdrawn by {overdrawn}][, {asked} asked][; it resets {@resets_at}]",
 	schema.ReasonWindow:           "its time limit reaches into a planned window[ that starts {@starts}][: your limit is {your_limit}][, at most {max_limit_that_starts_now} would start now]",
 	schema.ReasonBehind:           "others are ahead in the queue[: {ahead_jobs} jobs][, asking for {ahead_gpus} accelerators][, next to start is {head_job}]",
-	schema.ReasonUnhealthy:        "it would fit if unhealthy hardware were back[; out of the pool: {servers_by_cause}]",
+	schema.ReasonUnhealthy:        "it would fit if unhealthy hardware were back[; out of the pool: {servers_by_cause}][; it comes back once an admin has seen to it: {to_decide}]",
 	schema.ReasonFragmented:       "enough is free, but not together[: {free_total} free][, at most {largest_block} together][ in one {level}][, {needed_block} needed]",
 	schema.ReasonCapacity:         "not enough free accelerators[: {free} free][, {needed} needed][; next release: {next_release.job}][ at {@next_release.at}]",
 	schema.ReasonPreempting:       "room is being made[: to stop are {victims.count} jobs with {victims.gpus} accelerators][, at the latest {@grace_until}]",

@@ -2,6 +2,8 @@ package words
 
 import (
 	"fmt"
+	"maps"
+	"slices"
 	"strings"
 
 	"gpupool/schema"
@@ -38,8 +40,13 @@ func Repair(r schema.Repair) string {
 	case schema.RepairDraining:
 		return "waits for running jobs to end; don't touch the server yet"
 	case schema.RepairWaiting:
-		if r.Returns > 0 {
+		switch {
+		case r.Owner == schema.OwnerOperators:
+			return "could not be fixed: waits for an operator to decide"
+		case r.Returns > 0 && r.DoneBy != "" && r.DoneBy != schema.OwnerPlatform:
 			return fmt.Sprintf("waits for a technician again: the proof failed %s", times(r.Returns))
+		case r.Returns > 0:
+			return fmt.Sprintf("waits for a technician: the proof failed %s after what was tried by itself", times(r.Returns))
 		}
 		return "waits for a technician"
 	case schema.RepairVerifying:
@@ -50,6 +57,38 @@ func Repair(r schema.Repair) string {
 		return "cancelled"
 	}
 	return string(r.State)
+}
+
+// Breaker says what an open breaker keeps from being done, and why.
+func Breaker(b schema.Breaker) string {
+	servers := map[string]bool{}
+	for _, h := range b.Held {
+		servers[h.ServerName] = true
+	}
+	out := fmt.Sprintf("no server is taken out automatically any more (%s): %s", b.Scope, b.Why)
+	if len(servers) > 0 {
+		out += fmt.Sprintf("; %s held back on %s", Count(len(b.Held), "fault"), strings.Join(slices.Sorted(maps.Keys(servers)), ", "))
+	}
+	return out
+}
+
+// Verdict says what came of a fault.
+func Verdict(f schema.Fault) string {
+	switch f.Verdict {
+	case "":
+		return "not judged yet"
+	case string(schema.ActionObserve):
+		return "observed"
+	case string(schema.ActionCordon):
+		return "cordoned"
+	case schema.HeldLimited:
+		return "held back: a breaker is open"
+	case schema.HeldSilenced:
+		return "silenced by an operator"
+	case schema.HeldStale:
+		return "of before a repair"
+	}
+	return f.Verdict
 }
 
 func times(n int) string {

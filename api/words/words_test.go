@@ -90,6 +90,41 @@ func TestAReasonIsReadWithItsNumbers(t *testing.T) {
 	}
 }
 
+func TestAnUnhealthyReasonNamesServersAndWhatItTakes(t *testing.T) {
+	t.Parallel()
+	sick, other := "srv_"+strings.Repeat("a", 26), "srv_"+strings.Repeat("b", 26)
+	doc := schema.ReasonDoc{
+		Code: schema.ReasonUnhealthy, Class: "ask an admin", ClearsWhen: "a server that could hold the job is schedulable again",
+		Detail:   json.RawMessage(`{"servers_by_cause": {"cordoned: XID 79": ["` + sick + `"]}, "to_decide": ["breaker brk_1 is reset", "the operator's cordon of ` + other + ` is lifted"]}`),
+		Blockers: json.RawMessage(`[{"kind": "server", "id": "` + sick + `", "gpus": 0}]`),
+	}
+	if !NamesServers(doc) {
+		t.Fatal("its ids are not seen")
+	}
+	got := Reason(Named(doc, map[string]string{sick: "r1s3"}), 0)
+	if want := "it would fit if unhealthy hardware were back; out of the pool: r1s3: cordoned: XID 79; it comes back once an admin has seen to it: breaker brk_1 is reset, the operator's cordon of " + other + " is lifted"; got.Headline != want {
+		t.Errorf("it reads %q, want %q", got.Headline, want)
+	}
+	if len(got.Blockers) != 1 || got.Blockers[0] != "server r1s3" {
+		t.Errorf("in the way are %v", got.Blockers)
+	}
+}
+
+func TestARepairSaysWhomItWaitsFor(t *testing.T) {
+	t.Parallel()
+	for want, r := range map[string]schema.Repair{
+		"waits for a technician": {Owner: schema.OwnerTechnicians},
+		"waits for a technician: the proof failed once after what was tried by itself": {Owner: schema.OwnerTechnicians, Returns: 1, DoneBy: schema.OwnerPlatform},
+		"waits for a technician again: the proof failed twice":                         {Owner: "tom", Returns: 2, DoneBy: "tom"},
+		"could not be fixed: waits for an operator to decide":                          {Owner: schema.OwnerOperators, Returns: 1, DoneBy: "tom"},
+	} {
+		r.State = schema.RepairWaiting
+		if got := Repair(r); got != want {
+			t.Errorf("%+v reads %q, want %q", r, got, want)
+		}
+	}
+}
+
 func TestANestedNumberIsFound(t *testing.T) {
 	t.Parallel()
 	doc := schema.ReasonDoc{Code: schema.ReasonNeverFits, Detail: json.RawMessage(`{"asked": {"total": 64}, "max_possible": {"server": 8, "pool": 32}, "nearest_ok": {"nodes": 4, "accelerators": 32}}`)}

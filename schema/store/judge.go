@@ -35,7 +35,7 @@ func (s *Store) Judge(ctx context.Context, fault string, v Verdict) (schema.Faul
 		if err != nil {
 			return err
 		}
-		f.Rule, f.Cure = v.Rule, v.Cure
+		f.Rule, f.Cure, f.Breaker = v.Rule, v.Cure, ""
 		switch {
 		case f.Epoch < srv.Epoch:
 			f.Verdict = schema.HeldStale
@@ -46,11 +46,10 @@ func (s *Store) Judge(ctx context.Context, fault string, v Verdict) (schema.Faul
 		case srv.Phase == schema.PhaseOnboarding || srv.Phase == schema.PhaseEnrolled || srv.Phase == schema.PhaseRetiring || srv.Phase == schema.PhaseRetired:
 			f.Verdict = string(schema.ActionObserve) // not in the pool: onboarding's own gate judges the hardware
 		default:
-			held, err := tx.limited(srv, f, v)
-			if err != nil {
+			if f.Breaker, err = tx.limited(srv, f, v); err != nil {
 				return err
 			}
-			if held {
+			if f.Breaker != "" {
 				f.Verdict = schema.HeldLimited
 				break
 			}

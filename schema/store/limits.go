@@ -7,6 +7,8 @@ import (
 	"strings"
 	"time"
 
+	"gorm.io/gorm"
+
 	"gpupool/schema"
 )
 
@@ -54,16 +56,16 @@ func (l Limits) allowed(share float64, total int64) int64 {
 // alone are kinds that no breaker over codes holds: a person's word, the gate's, and silence, which has a rule of its own.
 var alone = map[string]bool{"operator": true, "burn-in": true, "agent-silent": true, "leak": true, "job-failures": true, "black-hole": true, "slot-failures": true}
 
-// limited reports whether a limit holds the verdict back. The first one that is reached opens its breaker. A server that is
-// out for a fault already takes nothing more from the pool, and work that may be wrong by now is never let go on.
-func (tx *Tx) limited(v schema.Server, f schema.Fault, verdict Verdict) (bool, error) {
+// limited is the breaker that holds the verdict back, or none. The first limit that is reached opens its breaker. A server that
+// is out for a fault already takes nothing more from the pool, and work that may be wrong by now is never let go on.
+func (tx *Tx) limited(v schema.Server, f schema.Fault, verdict Verdict) (string, error) {
 	l := tx.s.limits
 	if err := tx.exclusive("limits of " + v.Region); err != nil {
-		return false, err
+		return "", err
 	}
 	var mine int64
 	if err := tx.db.Raw("SELECT count(*) FROM repairs WHERE closed_at = 0 AND server = ?", v.ID).Scan(&mine).Error; err != nil || mine > 0 {
-		return false, err
+		return "", err
 	}
 	model, rack, code := "model "+v.Region+"/"+v.Model, "rack "+v.Site+"/"+v.Rack, "code "+strings.TrimSuffix(f.Kind+"/"+f.Code, "/")
 	scopes := []string{model, rack}
@@ -73,7 +75,7 @@ func (tx *Tx) limited(v schema.Server, f schema.Fault, verdict Verdict) (bool, e
 	scope, why := "", ""
 	var open []Breaker
 	if err := tx.db.Where("reset_at = 0 AND scope IN ?", scopes).Order("opened_at").Limit(1).Find(&open).Error; err != nil {
-		return false, err
+		return "", err
 	}
 	if len(open) > 0 {
 		scope, why = open[0].Scope, open[0].Why
@@ -84,10 +86,10 @@ func (tx *Tx) limited(v schema.Server, f schema.Fault, verdict Verdict) (bool, e
 		var alike, pool int64
 		if err := count(&alike, "SELECT count(DISTINCT server) FROM faults WHERE kind = ? AND code = ? AND at >= ? AND server <> ? AND verdict NOT IN ('', ?, ?)",
 			f.Kind, f.Code, f.At.Add(-l.AlikeWithin), v.ID, schema.HeldStale, schema.ActionObserve); err != nil {
-			return false, err
+			return "", err
 		}
 		if err := count(&pool, "SELECT count(*) FROM servers WHERE "+inPool); err != nil {
-			return false, err
+			return "", err
 		}
 		if most := max(int64(l.Alike), pool/500); alike+1 >= most {
 			scope, why = code, fmt.Sprintf("%s %s came on %d servers within %s: software, or something that they share, is the likelier cause", f.Kind, f.Code, alike+1, l.AlikeWithin)
@@ -96,14 +98,14 @@ func (tx *Tx) limited(v schema.Server, f schema.Fault, verdict Verdict) (bool, e
 	if scope == "" {
 		var total, out, hour int64
 		if err := count(&total, "SELECT count(*) FROM servers WHERE region = ? AND model = ? AND "+inPool, v.Region, v.Model); err != nil {
-			return false, err
+			return "", err
 		}
 		if err := count(&out, "SELECT count(*) FROM repairs r JOIN servers s ON s.id = r.server WHERE r.closed_at = 0 AND s.region = ? AND s.model = ?", v.Region, v.Model); err != nil {
-			return false, err
+			return "", err
 		}
 		if err := count(&hour, "SELECT count(DISTINCT r.server) FROM repairs r JOIN servers s ON s.id = r.server WHERE r.opened_at > ? AND s.region = ? AND s.model = ? AND r.opened_at > (SELECT COALESCE(max(reset_at), 0) FROM breakers WHERE scope = ?)",
 			tx.now.Add(-time.Hour), v.Region, v.Model, model); err != nil {
-			return false, err
+			return "", err
 		}
 		switch {
 		case out+1 > l.allowed(l.AtOnce, total):
@@ -115,22 +117,23 @@ func (tx *Tx) limited(v schema.Server, f schema.Fault, verdict Verdict) (bool, e
 	if scope == "" && v.Rack != "" {
 		var total, out int64
 		if err := count(&total, "SELECT count(*) FROM servers WHERE site = ? AND rack = ? AND "+inPool, v.Site, v.Rack); err != nil {
-			return false, err
+			return "", err
 		}
 		if err := count(&out, "SELECT count(*) FROM repairs r JOIN servers s ON s.id = r.server WHERE r.closed_at = 0 AND s.site = ? AND s.rack = ?", v.Site, v.Rack); err != nil {
-			return false, err
+			return "", err
 		}
 		if out+1 > max(1, int64(math.Floor(l.Rack*float64(total)))) && total > 2 {
 			scope, why = rack, fmt.Sprintf("%d of %d servers of rack %s are out for faults already", out, total, v.Rack)
 		}
 	}
 	if scope == "" {
-		return false, nil
+		return "", nil
 	}
 	if len(open) == 0 {
 		b := Breaker{ID: NewID("brk", tx.now), Scope: scope, Why: why, OpenedAt: tx.now}
+		open = append(open, b)
 		if err := tx.db.Create(&b).Error; err != nil {
-			return false, err
+			return "", err
 		}
 		tx.Emit(schema.Event{Kind: schema.EventBreaker, Subject: b.ID, Server: v.ID}, map[string]any{"scope": scope, "open": true, "why": why})
 	}
@@ -139,17 +142,48 @@ func (tx *Tx) limited(v schema.Server, f schema.Fault, verdict Verdict) (bool, e
 		text = fmt.Sprintf("%s: taken out though %s (breaker %q), because work on it may be wrong by now", f.Text, why, scope)
 	}
 	tx.Emit(schema.Event{Kind: schema.EventServerFailure, Subject: v.ID, Server: v.ID}, map[string]any{"code": "blast-radius", "retryable": false, "text": text + ". A person must look"})
-	return !verdict.Corrupts, nil
+	if verdict.Corrupts {
+		return "", nil
+	}
+	return open[0].ID, nil
 }
 
-// Breakers lists those that are open, or all of the last ones, newest first.
+// Breakers lists those that are open, or all of the last ones, newest first, each with the faults that it holds back.
 func (s *Store) Breakers(ctx context.Context, open bool) ([]Breaker, error) {
 	q := s.read(ctx).Order("opened_at DESC, id DESC").Limit(200)
 	if open {
 		q = q.Where("reset_at = 0")
 	}
 	var out []Breaker
-	return out, q.Find(&out).Error
+	if err := q.Find(&out).Error; err != nil || len(out) == 0 {
+		return out, err
+	}
+	held, err := heldFaults(s.read(ctx), "")
+	if err != nil {
+		return nil, err
+	}
+	for i := range out {
+		for _, h := range held {
+			if h.Breaker == out[i].ID {
+				out[i].Held = append(out[i].Held, h)
+			}
+		}
+	}
+	return out, nil
+}
+
+// heldFaults are those that open breakers hold back, the oldest first; also narrows them.
+func heldFaults(db *gorm.DB, also string, args ...any) ([]schema.HeldFault, error) {
+	var out []schema.HeldFault
+	return out, db.Raw(`SELECT f.breaker, f.id AS fault, f.server, s.name AS server_name, f.accelerator, COALESCE(a.slot, '') AS slot, f.kind, f.code, f.text, f.at
+		FROM faults f JOIN breakers b ON b.id = f.breaker AND b.reset_at = 0 JOIN servers s ON s.id = f.server AND s.epoch = f.epoch LEFT JOIN accelerators a ON a.id = f.accelerator
+		WHERE f.verdict = 'limited' AND f.cleared_at = 0`+also+` ORDER BY f.at, f.id`, args...).Scan(&out).Error
+}
+
+// HeldBy are the servers whose faults a breaker has held back last, whether it is open still or not.
+func (s *Store) HeldBy(ctx context.Context, breaker string) ([]string, error) {
+	var out []string
+	return out, s.read(ctx).Raw("SELECT DISTINCT server FROM faults WHERE breaker = ? ORDER BY server", breaker).Scan(&out).Error
 }
 
 // ResetBreaker lets faults of its scope be acted on again. What was held back meanwhile is judged anew, unless it is over.

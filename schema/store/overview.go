@@ -27,6 +27,7 @@ type Overview struct {
 	Reasons  map[schema.ReasonCode]int `json:"reasons"`  // of queued jobs
 	Failures []schema.Server           `json:"failures"` // servers that stopped and wait for a person
 	Repairs  []schema.Repair           `json:"repairs"`  // open ones
+	Breakers []schema.Breaker          `json:"breakers"` // open ones
 }
 
 // PoolOverview reads it.
@@ -94,7 +95,10 @@ func (s *Store) PoolOverview(ctx context.Context) (Overview, error) {
 	if o.Failures, err = s.Servers(ctx, ServerFilter{Failed: true}); err != nil {
 		return o, err
 	}
-	o.Repairs, err = s.Repairs(ctx, RepairFilter{Open: true})
+	if o.Repairs, err = s.Repairs(ctx, RepairFilter{Open: true}); err != nil {
+		return o, err
+	}
+	o.Breakers, err = s.Breakers(ctx, true)
 	return o, err
 }
 

@@ -18,6 +18,7 @@ type Node struct {
 	Server       schema.Server
 	Cordons      []schema.Cordon
 	Accelerators []schema.Accelerator
+	Held         []schema.HeldFault // what an open breaker keeps from being acted on
 }
 
 // RegionServers are the ids of a region's servers.
@@ -26,7 +27,7 @@ func (s *Store) RegionServers(ctx context.Context, region string) ([]string, err
 	return ids, s.read(ctx).Raw("SELECT id FROM servers WHERE region = ? ORDER BY id", region).Scan(&ids).Error
 }
 
-// Nodes reads servers with their live cordons and present accelerators, by id. Of accelerators it reads what decides about
+// Nodes reads servers with their live cordons, present accelerators and faults that are held back, by id. Of accelerators it reads what decides about
 // them: id, model, index, health and whether they are installed.
 func (s *Store) Nodes(ctx context.Context, ids []string) ([]Node, error) {
 	var out []Node
@@ -60,6 +61,14 @@ func (s *Store) Nodes(ctx context.Context, ids []string) ([]Node, error) {
 			return nil
 		}); err != nil {
 			return nil, err
+		}
+		held, err := heldFaults(db, " AND ?", among{"f.server", part})
+		if err != nil {
+			return nil, err
+		}
+		for _, h := range held {
+			n := &out[at[h.Server]]
+			n.Held = append(n.Held, h)
 		}
 	}
 	return out, nil

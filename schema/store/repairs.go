@@ -138,17 +138,11 @@ func (tx *Tx) setRepair(r *schema.Repair, to schema.RepairState, by, why string)
 	return tx.db.Save(r).Error
 }
 
-// Owners of a repair's next step beside a person's name.
-const (
-	OwnerPlatform    = "gpupool"
-	OwnerTechnicians = "technicians"
-)
-
 // assign says whose the next step is and what it is, of the state that r is in.
 func assign(r *schema.Repair) {
 	cures := map[schema.Cure]string{schema.CureBurnIn: "the burn-in", schema.CureDevice: "a reset of the device", schema.CureBaseboard: "a reset of all its devices",
 		schema.CureReboot: "a reboot", schema.CurePower: "a power cycle", schema.CureTechnician: "a technician", "": "a technician"}
-	r.Owner = OwnerPlatform
+	r.Owner = schema.OwnerPlatform
 	switch r.State {
 	case schema.RepairCordoned:
 		r.NextStep = "once the server is idle, at the latest by the deadline, it leaves the pool; then " + cures[r.Cure]
@@ -159,7 +153,7 @@ func assign(r *schema.Repair) {
 	case schema.RepairVerifying:
 		r.NextStep = "its devices are read and burnt in; then it returns, or goes back"
 	case schema.RepairWaiting:
-		r.Owner, r.NextStep = OwnerTechnicians, "look at "+r.Part+", then say done, or could-not-fix"
+		r.Owner, r.NextStep = schema.OwnerTechnicians, "look at "+r.Part+", then say done, or could-not-fix"
 		if r.ClaimedBy != "" {
 			r.Owner = r.ClaimedBy
 		}
@@ -288,12 +282,12 @@ func (s *Store) RepairDrained(ctx context.Context, repair string, until Until) (
 
 // toProof begins a proof without a technician's word. What was told before is history.
 func (tx *Tx) toProof(r *schema.Repair, v schema.Server, how string, until Until) error {
-	r.Note, r.DoneBy, r.DoneAt, r.Deadline = how, OwnerPlatform, tx.now, tx.due(until.Proof)
+	r.Note, r.DoneBy, r.DoneAt, r.Deadline = how, schema.OwnerPlatform, tx.now, tx.due(until.Proof)
 	v.Epoch++
 	if err := tx.saveServer(&v); err != nil {
 		return err
 	}
-	return tx.setRepair(r, schema.RepairVerifying, OwnerPlatform, how)
+	return tx.setRepair(r, schema.RepairVerifying, schema.OwnerPlatform, how)
 }
 
 // NextReset is what is to be tried now, at the moment of the act: CureBurnIn where the evidence is over by now. Where nothing is
@@ -516,7 +510,7 @@ func (s *Store) RepairCouldNotFix(ctx context.Context, repair, note, by string) 
 		r.Note, r.WaitingWhy, r.Version = note, "could not be fixed by "+by+": "+note, r.Version+1
 		r.ClaimedBy = ""
 		assign(&r)
-		r.Owner, r.NextStep = "operators", "decide: another technician, the part back to its maker, or the server retired"
+		r.Owner, r.NextStep = schema.OwnerOperators, "decide: another technician, the part back to its maker, or the server retired"
 		tx.Emit(schema.Event{Kind: schema.EventRepairState, Subject: r.ID, Server: r.Server, By: by}, map[string]any{"from": r.State, "to": r.State, "why": r.WaitingWhy})
 		if err := tx.db.Save(&r).Error; err != nil {
 			return err

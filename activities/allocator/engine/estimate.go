@@ -104,6 +104,8 @@ func (s *State) estimate(j *job, code Code) (*ETA, string) {
 	}
 	switch {
 	case j.plan != nil:
+	case code == Unhealthy && len(s.toDecide(j)) > 0:
+		return nil, "it waits for a person to decide"
 	case code == Unhealthy:
 		return nil, "nobody has said when what it needs will be repaired"
 	case code == WindowAhead:

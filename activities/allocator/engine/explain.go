@@ -33,6 +33,9 @@ func (s *State) explain(j *job) Reason {
 		ahead := s.aheadOf(j)
 		r.Position = Position{Project: s.aheadInProject(j), Spec: ahead.jobs, AheadGPUs: gpus(ahead.milli)}
 	}
+	if code == Unhealthy && len(s.toDecide(j)) > 0 {
+		r.Class = AskAdmin
+	}
 	r.Detail, r.Blockers, r.ClearsWhen = s.detail(j, code)
 	for _, other := range s.others(j, code) {
 		d, _, _ := s.detail(j, other)
@@ -449,6 +452,15 @@ func (s *State) capacityDetail(j *job, code Code) (Detail, []Blocker, string) {
 	return det, blockers, clears
 }
 
+// toDecide is what people have to decide before a job that waits for hardware can start; none where its start is planned
+// on other hardware.
+func (s *State) toDecide(j *job) []string {
+	if j.plan != nil {
+		return nil
+	}
+	return s.diagnose(j).stuck
+}
+
 // shortDetail is capacityDetail but for the cluster.
 func (s *State) shortDetail(j *job, code Code, d *diagnosis) (Detail, []Blocker, string) {
 	blockers := []Blocker{}
@@ -463,10 +475,14 @@ func (s *State) shortDetail(j *job, code Code, d *diagnosis) (Detail, []Blocker,
 			}
 		}
 		slices.SortFunc(blockers, func(a, b Blocker) int { return strings.Compare(a.ID, b.ID) })
-		return Detail{
+		det := Detail{
 			"would_fit_if_healthy": d.healed, "nodes": j.shape.nodes, "servers_by_cause": causes,
 			"repair_estimate": repairEstimate(d.back),
-		}, blockers, "a server that could hold the job is schedulable again"
+		}
+		if what := s.toDecide(j); len(what) > 0 {
+			det["to_decide"] = what
+		}
+		return det, blockers, "a server that could hold the job is schedulable again"
 	case Fragmented:
 		det := Detail{
 			"free_total": d.free, "largest_block": d.largest, "needed_block": d.block, "level": d.level,

@@ -15,6 +15,8 @@ type Server struct {
 	OneTenant    bool   // its jobs are not kept apart: while one tenant's run there, no other's start
 	Schedulable  bool   // available and without cordons
 	WhyNot       string // the cause in words when not schedulable, such as "repairing: XID 79"
+	// Stuck is what a person has to decide before it can be schedulable again, in words; "" = it comes back without.
+	Stuck string
 	// Back is when it is expected to be schedulable again (its median), by whoever repairs it; zero = nobody says.
 	Back time.Time
 	// BackLate is when it is expected 9 times in 10, zero = as Back; BackBasis is what both rest on, in words.
@@ -30,6 +32,7 @@ type Accelerator struct {
 	Index       int // where the server shows it; only used to keep choices in order
 	Schedulable bool
 	WhyNot      string
+	Stuck       string    // see Server
 	Back        time.Time // when it is expected to be schedulable again; zero = nobody says
 	BackLate    time.Time // see Server
 	BackBasis   string

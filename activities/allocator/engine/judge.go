@@ -183,6 +183,9 @@ func (s *State) judgement(j *job) (Code, uint64) {
 	case Unhealthy, Fragmented, Capacity:
 		d := s.diagnose(j)
 		put(int64(d.blocks), int64(d.free), int64(d.largest), d.next, int64(d.healed), d.back.at, int64(mix(d.nextJob)))
+		for _, what := range d.stuck {
+			put(int64(mix(what)))
+		}
 	case Preempting:
 		put(j.plan.grace, int64(s.releasedOf(j.plan)))
 	default: // their numbers are the job's own, and change with it
@@ -249,6 +252,8 @@ type diagnosis struct {
 	limited string // cpu or memory, when accelerators alone would do
 	sick    map[string][]string
 	back    back // when enough of what is sick is expected back
+	// stuck is what people have to decide first, where without it too little comes back.
+	stuck []string
 }
 
 // diagnose looks at every bay the job may use. It is asked only for the heads of lines.
@@ -272,6 +277,7 @@ func (s *State) diagnose(j *job) diagnosis {
 // counts is what one domain holds of a request.
 type counts struct {
 	fit, healed int
+	stuck       int    // of those healed, that do not come back before a person has decided something
 	back        []back // when each that would fit if healthy is expected back; far = nobody says
 }
 
@@ -284,6 +290,7 @@ func (s *State) diagnoseIn(j *job, p *pool) diagnosis {
 	domains := map[string]*counts{"": &all}
 	widest, byGPUs := 0, 0
 	var soonest *bay // where the next release is
+	var decide []string
 	anywhere := a.anywhere()
 	for _, b := range p.bays {
 		if !anywhere && !a.allows(b.srv) {
@@ -314,6 +321,10 @@ func (s *State) diagnoseIn(j *job, p *pool) diagnosis {
 				why := b.whyNot()
 				d.sick[why] = append(d.sick[why], b.srv.ID)
 				c.back = append(c.back, b.backAt(s.now))
+				if what := b.stuck(); len(what) > 0 {
+					c.stuck++
+					decide = append(decide, what...)
+				}
 			}
 		}
 		if !fit && b.soon < d.next && b.soon > s.now {
@@ -327,9 +338,11 @@ func (s *State) diagnoseIn(j *job, p *pool) diagnosis {
 			}
 		}
 	}
+	unaided := 0
 	for _, c := range domains {
 		d.blocks = max(d.blocks, c.fit)
 		d.healed = max(d.healed, c.healed)
+		unaided = max(unaided, c.healed-c.stuck)
 	}
 	d.largest = d.blocks * k
 	if a.nodes > 1 {
@@ -346,6 +359,10 @@ func (s *State) diagnoseIn(j *job, p *pool) diagnosis {
 	switch {
 	case d.healed >= a.nodes:
 		d.code = Unhealthy
+		if unaided < a.nodes {
+			slices.Sort(decide)
+			d.stuck = slices.Compact(decide)
+		}
 		for _, c := range domains {
 			if c.healed >= a.nodes {
 				slices.SortFunc(c.back, func(x, y back) int { return cmp.Compare(x.at, y.at) })

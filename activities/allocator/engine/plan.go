@@ -413,6 +413,25 @@ func (s *State) broken(pl *plan) string {
 	return ""
 }
 
+// stuck is what people have to decide before a bay is wholly schedulable again; none where it comes back without.
+func (b *bay) stuck() []string {
+	var out []string
+	add := func(what string) {
+		if what != "" && !slices.Contains(out, what) {
+			out = append(out, what)
+		}
+	}
+	if !b.srv.Schedulable {
+		add(b.srv.Stuck)
+	}
+	for _, dev := range b.accels {
+		if !dev.ok {
+			add(dev.stuck)
+		}
+	}
+	return out
+}
+
 // whyNot is the cause a bay is not, or not wholly, schedulable.
 func (b *bay) whyNot() string {
 	if !b.srv.present {

@@ -40,7 +40,7 @@ const (
 	InProgress Class = "in progress"
 )
 
-// Class of the code.
+// Class of the code. UNHEALTHY is AskAdmin where what it needs does not come back before a person has decided something.
 func (c Code) Class() Class {
 	switch c {
 	case SpecUnavailable, NeverFits, DependencyFailed:

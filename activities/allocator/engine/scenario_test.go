@@ -139,8 +139,9 @@ func (sc *script) run(t *testing.T, d *datadriven.TestData) string {
 			if gpu, ok := a["gpu"]; ok {
 				i, _ := strconv.Atoi(gpu)
 				s.Accelerators[i].Schedulable, s.Accelerators[i].WhyNot, s.Accelerators[i].Back = a["why"] == "", a["why"], sc.when(a, "back")
+				s.Accelerators[i].Stuck = a["decide"]
 			} else {
-				s.Schedulable, s.WhyNot, s.Back = a["why"] == "", a["why"], sc.when(a, "back")
+				s.Schedulable, s.WhyNot, s.Back, s.Stuck = a["why"] == "", a["why"], sc.when(a, "back"), a["decide"]
 			}
 			sc.servers[id] = s
 			sc.pool.SetServer(s)

@@ -32,13 +32,14 @@ type accel struct {
 	bay     *bay // nil when no server shows it
 	ok      bool
 	why     string
+	stuck   string
 	back    back
 	used    int64 // milli
 	holders []*alloc
 }
 
 func (a *accel) health(in Accelerator) {
-	a.ok, a.why, a.back = in.Schedulable, in.WhyNot, backOf(in.Back, in.BackLate, in.BackBasis)
+	a.ok, a.why, a.stuck, a.back = in.Schedulable, in.WhyNot, in.Stuck, backOf(in.Back, in.BackLate, in.BackBasis)
 }
 
 // back is when something is expected to be schedulable again: the median and 9 times in 10; at 0 = nobody says.
@@ -140,7 +141,7 @@ func (s *State) SetServer(in Server) {
 	}
 	if srv.present && srv.sameShape(in) && s.shows(srv) {
 		// Only health changed: by far the most frequent change.
-		srv.Schedulable, srv.WhyNot = in.Schedulable, in.WhyNot
+		srv.Schedulable, srv.WhyNot, srv.Stuck = in.Schedulable, in.WhyNot, in.Stuck
 		srv.Back, srv.BackLate, srv.BackBasis = in.Back, in.BackLate, in.BackBasis
 		srv.CPU, srv.MemoryBytes, srv.OneTenant = in.CPU, in.MemoryBytes, in.OneTenant
 		for _, a := range in.Accelerators {

@@ -29,6 +29,7 @@ func (a *app) dryRun(cmd *cobra.Command, c *client.Client, r *request, command [
 			return err
 		}
 	} else {
+		readable(cmd, c, contract.Job{Reason: d.Reason})
 		putDryRun(fields{cmd.OutOrStdout()}, d, nowInstant())
 	}
 	if !d.Starts && len(d.Victims) == 0 {

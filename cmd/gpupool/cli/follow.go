@@ -29,6 +29,7 @@ func (a *app) followJob(cmd *cobra.Command, c *client.Client, j contract.Job, en
 // follow long-polls a job and writes a line for each change of state or reason; last is the line written before.
 func follow(cmd *cobra.Command, c *client.Client, j contract.Job, w io.Writer, last *string, enough func(contract.Job) bool) (contract.Job, error) {
 	for {
+		readable(cmd, c, j)
 		now := nowInstant()
 		if l := jobLine(j, now); w != nil && l != *last {
 			*last = l

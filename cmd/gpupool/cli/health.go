@@ -226,17 +226,36 @@ func (a *app) healthBreakers() *cobra.Command {
 			return show(a, cmd, func(c *client.Client) (contract.BreakerList, error) {
 				return call.Do[contract.BreakerList](c.ListBreakers(cmd.Context(), &contract.ListBreakersParams{All: opt(all)}))
 			}, func(l contract.BreakerList) {
+				out := cmd.OutOrStdout()
 				t := newTable("ID", "SCOPE", "OPENED", "RESET", "WHY")
 				for _, b := range l.Items {
 					t.row(b.ID, b.Scope, words.Ago(b.OpenedAt, nowInstant()), b.ResetBy, b.Why)
 				}
-				t.write(cmd.OutOrStdout(), "No breaker is open.")
+				t.write(out, "No breaker is open.")
+				t = newTable("HELD BACK", "SINCE", "WHERE", "BREAKER", "TEXT")
+				open := false
+				for _, b := range l.Items {
+					open = open || b.ResetAt.IsZero()
+					for _, h := range b.Held {
+						t.row(strings.TrimSpace(h.Kind+" "+h.Code), words.Ago(h.At, nowInstant()), strings.TrimSpace(h.ServerName+" "+h.Slot), b.Scope, h.Text)
+					}
+				}
+				if len(t.rows) > 0 {
+					fmt.Fprintln(out)
+					t.write(out, "")
+				}
+				if open {
+					fmt.Fprintln(out, "\nWhile a breaker is open no server of its scope is taken out automatically, except where work may be\ncorrupted. Once you know the cause: gpupool health reset ID --reason TEXT")
+				}
 			})
 		},
 	}
 	cmd.Flags().BoolVar(&all, "all", false, "also those that were reset")
 	return cmd
 }
+
+// resetBreaker is the command that lets faults of a breaker's scope be acted on again.
+func resetBreaker(b schema.Breaker) string { return "gpupool health reset " + b.ID + " --reason TEXT" }
 
 func (a *app) healthReset() *cobra.Command {
 	var in contract.WithReason
@@ -246,7 +265,7 @@ func (a *app) healthReset() *cobra.Command {
 			return act(a, cmd, func(c *client.Client) (schema.Breaker, error) {
 				return call.Do[schema.Breaker](c.ResetBreaker(cmd.Context(), args[0], in))
 			}, func(b schema.Breaker) string {
-				return fmt.Sprintf("Breaker %s (%s) is reset.", b.ID, b.Scope)
+				return fmt.Sprintf("Breaker %s (%s) is reset. What it held back is judged anew; while as much is out as the limit allows, it opens again.", b.ID, b.Scope)
 			})
 		},
 	}

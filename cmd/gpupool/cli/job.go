@@ -187,6 +187,7 @@ func (a *app) jobList() *cobra.Command {
 			if a.json() {
 				return printJSON(cmd.OutOrStdout(), contract.JobList{Items: jobs})
 			}
+			readable(cmd, c, jobs...)
 			now := nowInstant()
 			t := newTable("ID", "NAME", "TENANT/PROJECT", "ASKS", "STATE", "FOR", "WHY")
 			for _, j := range jobs {
@@ -215,6 +216,20 @@ func jobFor(j contract.Job, now schema.Instant) string {
 		return words.Between(j.SubmittedAt, 0, now)
 	}
 	return words.Between(j.StartedAt, 0, now)
+}
+
+// readable puts servers' names in the place of their ids in the reasons of jobs, for who may list servers.
+func readable(cmd *cobra.Command, c *client.Client, jobs ...contract.Job) {
+	var known names
+	for _, j := range jobs {
+		if j.Reason == nil || !words.NamesServers(*j.Reason) {
+			continue
+		}
+		if known == nil {
+			known = serverNames(cmd, c)
+		}
+		*j.Reason = words.Named(*j.Reason, known)
+	}
 }
 
 // jobNote is the one thing to know: why it waits, or why it ended.
@@ -247,6 +262,7 @@ func (a *app) jobShow() *cobra.Command {
 			if err != nil {
 				return err
 			}
+			readable(cmd, c, j)
 			now, w := nowInstant(), cmd.OutOrStdout()
 			f := fields{w}
 			f.put("Job", strings.TrimSpace(j.Id+"  "+j.Name))
@@ -361,6 +377,7 @@ func (a *app) jobWhy() *cobra.Command {
 			if a.json() {
 				return printJSON(cmd.OutOrStdout(), j.Reason)
 			}
+			readable(cmd, c, j)
 			now := nowInstant()
 			f := fields{cmd.OutOrStdout()}
 			f.put("Job", strings.TrimSpace(j.Id+"  "+j.Name))

@@ -34,8 +34,14 @@ func (a *app) overview() *cobra.Command {
 			w := cmd.OutOrStdout()
 			showOverview(w, o)
 			o.Repairs = slices.DeleteFunc(o.Repairs, func(r schema.Repair) bool { return r.State != schema.RepairWaiting })
-			if len(o.Failures)+len(o.Repairs) > 0 {
+			if len(o.Failures)+len(o.Repairs)+len(o.Breakers) > 0 {
 				fmt.Fprintln(w, "\nWaits for a person")
+			}
+			for _, b := range o.Breakers {
+				for _, l := range wrap(words.Printable(words.Breaker(b), false), maxWidth-4) {
+					fmt.Fprintln(w, "  "+l)
+				}
+				fmt.Fprintln(w, "    "+resetBreaker(b))
 			}
 			for _, s := range o.Failures {
 				for _, l := range wrap(words.Printable(s.Name+" stopped "+stoppedAt(s)+s.Failure.Text, false), maxWidth-4) {

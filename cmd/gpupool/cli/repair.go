@@ -40,7 +40,15 @@ func (a *app) repairList() *cobra.Command {
 				t.row(r.ID, string(r.State), words.Ago(r.OpenedAt, now), r.Location, r.Cause)
 			}
 			t.write(cmd.OutOrStdout(), "Nothing to repair.")
-			return nil
+			held, err := heldBack(cmd, c)
+			if n := len(held); n > 0 && server == "" {
+				is := "are"
+				if n == 1 {
+					is = "is"
+				}
+				fmt.Fprintf(cmd.OutOrStdout(), "%s %s kept from being repaired by a breaker: gpupool health breakers\n", words.Count(n, "server"), is)
+			}
+			return err
 		},
 	}
 	cmd.Flags().BoolVar(&all, "all", false, "also closed ones")

@@ -225,8 +225,8 @@ func stateCell(s contract.Server, cordons string) string {
 	return out
 }
 
-// whatServersNeed reads what else than the server itself tells what a person has to do: open repairs, and accelerators that
-// were never proven.
+// whatServersNeed reads what else than the server itself tells what a person has to do: open repairs, faults that a breaker
+// holds back, and accelerators that were never proven.
 func whatServersNeed(cmd *cobra.Command, c *client.Client) (func(contract.Server) string, error) {
 	repairs, err := call.Do[contract.RepairList](c.ListRepairs(cmd.Context(), &contract.ListRepairsParams{Open: opt(true)}))
 	if err != nil && !schema.Is(err, schema.CodeForbidden) {
@@ -235,6 +235,10 @@ func whatServersNeed(cmd *cobra.Command, c *client.Client) (func(contract.Server
 	waiting := map[string]bool{}
 	for _, r := range repairs.Items {
 		waiting[r.Server] = waiting[r.Server] || r.State == schema.RepairWaiting
+	}
+	held, err := heldBack(cmd, c)
+	if err != nil {
+		return nil, err
 	}
 	unproven := map[string]int{}
 	list, err := pages(0, func(after string, n int) ([]schema.Accelerator, string, error) {
@@ -259,11 +263,30 @@ func whatServersNeed(cmd *cobra.Command, c *client.Client) (func(contract.Server
 			return "gpupool repair list --server " + s.Name
 		case s.Failure != nil:
 			return "gpupool server show " + s.Name
+		case len(held[s.Id]) > 0:
+			return "gpupool health breakers"
 		case unproven[s.Id] > 0 && (s.Phase == schema.PhaseAvailable || s.Phase == schema.PhaseDraining):
 			return "gpupool server burnin " + s.Name
 		}
 		return ""
 	}, nil
+}
+
+// heldBack are the breakers that hold faults of a server back, by server.
+func heldBack(cmd *cobra.Command, c *client.Client) (map[string][]schema.Breaker, error) {
+	l, err := call.Do[contract.BreakerList](c.ListBreakers(cmd.Context(), &contract.ListBreakersParams{}))
+	if err != nil && !schema.Is(err, schema.CodeForbidden) {
+		return nil, err
+	}
+	out := map[string][]schema.Breaker{}
+	for _, b := range l.Items {
+		for _, h := range b.Held {
+			if of := out[h.Server]; len(of) == 0 || of[len(of)-1].ID != b.ID {
+				out[h.Server] = append(of, b)
+			}
+		}
+	}
+	return out, nil
 }
 
 func (a *app) serverShow() *cobra.Command {
@@ -298,13 +321,17 @@ func (a *app) serverShow() *cobra.Command {
 			if err != nil && !schema.Is(err, schema.CodeForbidden) {
 				return err
 			}
-			showServer(w, s, steps, acc.Items, cordons.Items, faults.Items)
+			held, err := heldBack(cmd, c)
+			if err != nil {
+				return err
+			}
+			showServer(w, s, steps, acc.Items, cordons.Items, faults.Items, held[s.Id])
 			return nil
 		},
 	}
 }
 
-func showServer(w io.Writer, s contract.Server, steps contract.StepList, acc []schema.Accelerator, cordons []schema.Cordon, faults []schema.Fault) {
+func showServer(w io.Writer, s contract.Server, steps contract.StepList, acc []schema.Accelerator, cordons []schema.Cordon, faults []schema.Fault, held []schema.Breaker) {
 	now := nowInstant()
 	f := fields{w}
 	f.put("Name", s.Name+"  ("+s.Id+")")
@@ -330,6 +357,10 @@ func showServer(w io.Writer, s contract.Server, steps contract.StepList, acc []s
 		case s.Phase == schema.PhaseRepairing || s.Phase == schema.PhaseDraining && len(faults) > 0:
 			f.put("What to do", "gpupool repair list --server "+s.Name)
 		}
+	}
+	for _, b := range held {
+		f.put("Held back", fmt.Sprintf("faults are not acted on since %s, because %s (breaker %q)", words.Clock(b.OpenedAt, now), b.Why, b.Scope))
+		f.put("What to do", resetBreaker(b))
 	}
 	f.put("Place", strings.Trim(strings.Join([]string{s.Region, s.Site, s.Rack}, " / "), " /")+unit(s.Unit))
 	f.put("Hardware", strings.TrimSpace(s.Manufacturer+" "+s.Product))
@@ -368,7 +399,7 @@ func showServer(w io.Writer, s contract.Server, steps contract.StepList, acc []s
 		fmt.Fprintln(w)
 		t := newTable("FAULT", "SEVERITY", "DEVICE", "WHEN", "VERDICT", "TEXT")
 		for _, x := range faults {
-			t.row(strings.TrimSpace(x.Kind+" "+x.Code), string(x.Severity), slots.of(x.Accelerator), words.Ago(x.At, now), x.Verdict, x.Text)
+			t.row(strings.TrimSpace(x.Kind+" "+x.Code), string(x.Severity), slots.of(x.Accelerator), words.Ago(x.At, now), words.Verdict(x), x.Text)
 		}
 		t.write(w, "")
 	}
