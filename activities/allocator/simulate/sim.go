@@ -96,6 +96,15 @@ type jobState struct {
 
 // Replay runs a trace on a pool under a policy until every job is over or can never start.
 func Replay(tr *Trace, pool *Pool, policy Policy, progress Progress) (*Report, error) {
+	r, err := replay(tr, pool, policy, progress)
+	if err != nil {
+		return nil, err
+	}
+	r.out.finish(r)
+	return r.out, nil
+}
+
+func replay(tr *Trace, pool *Pool, policy Policy, progress Progress) (*run, error) {
 	cfg := policy.Config
 	cfg.Quiet = true
 	r := &run{
@@ -121,11 +130,7 @@ func Replay(tr *Trace, pool *Pool, policy Policy, progress Progress) (*Report, e
 		}
 		r.byID[j.ID] = i
 	}
-	if err := r.loop(progress); err != nil {
-		return nil, err
-	}
-	r.out.finish(r)
-	return r.out, nil
+	return r, r.loop(progress)
 }
 
 // idleWakes is how many moments in a row may let nothing start, once nothing runs and nothing more is submitted: a

@@ -7,6 +7,7 @@ import (
 	"fmt"
 	"os"
 	"path/filepath"
+	"slices"
 	"strings"
 	"testing"
 	"time"
@@ -313,5 +314,82 @@ func TestFillTurnsAwayWhatDoesNotFit(t *testing.T) {
 	}
 	if r.AllocatedShare != 0.75 || r.TurnedAway != 2 || r.Fragmentation != 0.25 {
 		t.Errorf("allocated %g, turned away %d, fragmented %g: want 0.75, 2, 0.25", r.AllocatedShare, r.TurnedAway, r.Fragmentation)
+	}
+}
+
+// steady is n jobs of a spec, one each gap, that run as long as said.
+func steady(tr *Trace, spec, model string, n int, gap, run time.Duration) {
+	tr.Specs = append(tr.Specs, engine.Spec{Name: spec, Model: model, Accelerators: 1})
+	for i := range n {
+		tr.Jobs = append(tr.Jobs, Job{Run: run, Job: engine.Job{ID: fmt.Sprintf("%s-%d", spec, i), Tenant: "red", Spec: spec, Nodes: 1, Attempt: 1, Submitted: origin.Add(time.Duration(i) * gap)}})
+	}
+	slices.SortStableFunc(tr.Jobs, func(a, b Job) int { return a.Submitted.Compare(b.Submitted) })
+}
+
+func TestGrowthIsThatMuchMoreOfTheSame(t *testing.T) {
+	t.Parallel()
+	tr := &Trace{}
+	steady(tr, "one", "gpu", 1000, time.Hour, time.Hour)
+	for _, times := range []float64{1, 1.25, 2, 3.5} {
+		g, err := Grow(tr, times, 7)
+		if err != nil {
+			t.Fatal(err)
+		}
+		seen := map[string]bool{}
+		for i, j := range g.Jobs {
+			seen[j.ID] = true
+			if j.Submitted.Before(tr.Jobs[0].Submitted) || j.Submitted.After(tr.Jobs[999].Submitted) || i > 0 && j.Submitted.Before(g.Jobs[i-1].Submitted) {
+				t.Fatalf("%g: job %d comes at %v, outside the trace or out of order", times, i, j.Submitted)
+			}
+		}
+		if got := float64(len(g.Jobs)) / 1000; len(seen) != len(g.Jobs) || got < times-0.05 || got > times+0.05 || times == float64(int(times)) && got != times {
+			t.Errorf("%g: %d jobs of %d names", times, len(g.Jobs), len(seen))
+		}
+	}
+	for _, bad := range []float64{0.5, -1, 1e6} {
+		if _, err := Grow(tr, bad, 1); !errors.Is(err, ErrOptions) {
+			t.Errorf("growth %g: %v", bad, err)
+		}
+	}
+}
+
+// TestForecastNamesTheGrowthThatASpecDoesNotStand: one spec uses half of its four accelerators, so that twice its demand
+// is all of them and more than that queues without end; another, of another model, is hardly used.
+func TestForecastNamesTheGrowthThatASpecDoesNotStand(t *testing.T) {
+	t.Parallel()
+	tr := &Trace{}
+	steady(tr, "busy", "a", 1000, 30*time.Minute, time.Hour)
+	steady(tr, "light", "b", 20, 24*time.Hour, time.Minute)
+	steady(tr, "huge", "none", 3, time.Hour, time.Minute)
+	pool, err := ReadPool(strings.NewReader("servers: [{count: 4, model: a, accelerators: 1}, {count: 2, model: b, accelerators: 1}]"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	var tried []float64
+	out, err := Forecast(tr, pool, Policy{}, 6*time.Hour, 1, func(g float64) { tried = append(tried, g) })
+	if err != nil {
+		t.Fatal(err)
+	}
+	if len(out) != 3 || out[0].Spec != "busy" || out[1].Spec != "huge" || out[2].Spec != "light" {
+		t.Fatalf("%+v", out)
+	}
+	if b := out[0]; b.Growth != 2.5 || b.Now != 0 || b.Then <= 6*3600 || b.Jobs != 1000 {
+		t.Errorf("busy: %+v, want it to wait for hours at 2.5 times", b)
+	}
+	if h := out[1]; h.Never != 3 || h.Growth != 0 {
+		t.Errorf("a model that is not there: %+v, want 3 jobs that never start and no growth blamed", h)
+	}
+	if l := out[2]; l.Growth != 0 || l.Never != 0 {
+		t.Errorf("light: %+v, want no growth that it does not stand", l)
+	}
+	if len(tried) != len(Growths) {
+		t.Errorf("tried %v: the light one stands all", tried)
+	}
+	again, err := Forecast(tr, pool, Policy{}, 6*time.Hour, 1, nil)
+	if err != nil || fmt.Sprint(again) != fmt.Sprint(out) {
+		t.Errorf("the same seed gives %+v (%v)", again, err)
+	}
+	if _, err := Forecast(&Trace{}, pool, Policy{}, time.Hour, 1, nil); !errors.Is(err, ErrNoHistory) {
+		t.Errorf("no jobs: %v", err)
 	}
 }

@@ -68,7 +68,7 @@ var examples = map[string]string{
 	"usage charging set":  "gpupool usage charging set --launch pool",
 	"usage charging show": "gpupool usage charging show",
 	"usage focus":         "gpupool usage focus --month 2026-11 --tenant research",
-	"usage forecast":      "gpupool usage forecast --days 90",
+	"usage forecast":      "gpupool usage forecast --days 90\ngpupool usage forecast --simulate --wait 30m",
 	"usage live":          "gpupool usage live --tenant research",
 	"usage price list":    "gpupool usage price list",
 	"usage price set":     "gpupool usage price set h100x8 --per-gpu-hour 2.10 --currency EUR",

@@ -378,24 +378,6 @@ func percent(v *float64) string {
 
 func wait(ms int64) string { return (time.Duration(ms) * time.Millisecond).Round(time.Second).String() }
 
-func (a *app) forecast() *cobra.Command {
-	var days int
-	cmd := &cobra.Command{
-		Use: "forecast", Short: "When the demand of each model exceeds its capacity, by the trend", Args: exactly(),
-		RunE: func(cmd *cobra.Command, _ []string) error {
-			return show(a, cmd, func(c *client.Client) (contract.ForecastList, error) {
-				return call.Do[contract.ForecastList](c.GetForecast(cmd.Context(), &contract.GetForecastParams{Days: opt(days)}))
-			}, func(l contract.ForecastList) {
-				for _, t := range l.Items {
-					fmt.Fprintln(cmd.OutOrStdout(), words.Printable(t.Model+": "+t.Text, false))
-				}
-			})
-		},
-	}
-	cmd.Flags().IntVar(&days, "days", 0, "days of history; else 60")
-	return cmd
-}
-
 func (a *app) budget() *cobra.Command {
 	var tenant, hours string
 	var in contract.NewBudget
