@@ -71,7 +71,7 @@ func TestEveryFaceOfUsageShowsTheSameTime(t *testing.T) {
 		t.Fatalf("globex sees %+v", other)
 	}
 	scrape := string(p.op("GET", "/metrics", "").body)
-	for _, want := range []string{`gpupool_accelerators{model="nvidia-h100-80gb",state="idle"} 8`, `gpupool_queue_wait_seconds{quantile="0.9",spec="h100x8"}`, `gpupool_utilization_unknown_share{spec="h100x8"} 1`, `gpupool_budget_remaining_gpu_seconds{model="",project="",tenant="acme"}`, "gpupool_pool_metrics_up 1"} {
+	for _, want := range []string{`gpupool_accelerators{model="nvidia-h100-80gb",state="idle"} 8`, `gpupool_queue_wait_seconds{percentile="90",spec="h100x8"}`, `gpupool_utilization_unknown_share{spec="h100x8"} 1`, `gpupool_budget_remaining_gpu_seconds{model="",project="",tenant="acme"}`, "gpupool_pool_metrics_up 1"} {
 		if !strings.Contains(scrape, want) {
 			t.Errorf("no %s in\n%s", want, scrape)
 		}

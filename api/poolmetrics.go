@@ -36,7 +36,7 @@ var (
 	metricAccelerators = desc("accelerators", "Installed accelerators by what they are now.", "model", "state")
 	metricJobs         = desc("jobs", "Live jobs by state.", "state")
 	metricWaiting      = desc("jobs_waiting", "Queued jobs by why they wait.", "reason")
-	metricWait         = desc("queue_wait_seconds", "Queue wait of attempts started in the last 24 hours, nearest rank.", "spec", "quantile")
+	metricWait         = desc("queue_wait_seconds", "Queue wait of attempts started in the last 24 hours, nearest rank.", "spec", "percentile")
 	metricShare        = desc("allocated_share", "Share of the available accelerator time of the spec's model that it had allocated, last 24 hours.", "spec")
 	metricIdle         = desc("idle_rate", "Share of the known allocated accelerator time that was idle, last 24 hours.", "spec")
 	metricUnknown      = desc("utilization_unknown_share", "Share of the allocated accelerator time of which no utilization is known, last 24 hours.", "spec")
@@ -98,7 +98,7 @@ func (m *poolMetrics) read(ctx context.Context) ([]prometheus.Metric, error) {
 	}
 	for _, c := range counts {
 		if c.Wait.Attempts > 0 {
-			for q, ms := range map[string]int64{"0.5": c.Wait.P50, "0.9": c.Wait.P90, "0.99": c.Wait.P99} {
+			for q, ms := range map[string]int64{"50": c.Wait.P50, "90": c.Wait.P90, "99": c.Wait.P99} {
 				gauge(metricWait, seconds(ms), c.Key, q)
 			}
 		}
