@@ -17,6 +17,7 @@ type account struct {
 	maxRunning  int
 	maxPriority int
 	running     int
+	claims      int               // jobs that wait for victims to end
 	runElse     int               // in other regions, beside running
 	quotas      map[string]*quota // by model; "" = all
 	held        map[string]*held
@@ -174,6 +175,20 @@ func (a *account) guarantee(model string) int64 {
 
 // book books an allocation on the accounts it belongs to, or takes it off with sign -1.
 func (s *State) book(al *alloc, now int64, sign int64) {
+	s.count(al, sign)
+	for _, a := range s.chain(al.Tenant, al.Project) {
+		for _, model := range modelKeys(al.model) {
+			a.of(model).past.turn(now, float64(sign*al.milli), s.cfg.HalfLife)
+		}
+		a.share.known = false
+	}
+	if arr := s.arrays[al.Array]; arr != nil && arr.running == 0 && arr.waiting == 0 && arr.claims == 0 {
+		delete(s.arrays, al.Array)
+	}
+}
+
+// count counts an allocation where limits look, with sign +1, or takes it out again.
+func (s *State) count(al *alloc, sign int64) {
 	amount := sign * al.milli
 	for _, a := range s.chain(al.Tenant, al.Project) {
 		a.running += int(sign)
@@ -183,16 +198,10 @@ func (s *State) book(al *alloc, now int64, sign int64) {
 			if !al.Preemptible {
 				h.nonPreemptible += amount
 			}
-			h.past.turn(now, float64(amount), s.cfg.HalfLife)
 		}
-		a.share.known = false
 	}
 	if al.Array != "" {
-		arr := s.array(al.Array)
-		arr.running += int(sign)
-		if arr.running == 0 && arr.waiting == 0 {
-			delete(s.arrays, al.Array)
-		}
+		s.array(al.Array).running += int(sign)
 	}
 }
 
@@ -205,14 +214,32 @@ func modelKeys(model string) []string {
 }
 
 // claim books what a job that waits for its victims will need, so that its own tenant can't outrun it.
-func (s *State) claim(j *job, model string, sign int64) {
-	amount := sign * j.shape.milli()
+func (s *State) claim(pl *plan, sign int64) {
+	j := pl.job
+	amount := sign * pl.milli
 	for _, a := range s.chain(j.Tenant, j.Project) {
-		for _, m := range modelKeys(model) {
+		a.claims += int(sign)
+		for _, m := range modelKeys(pl.model) {
 			h := a.of(m)
 			h.claimed += amount
 			if !j.Preemptible {
 				h.claimedFixed += amount
+			}
+		}
+	}
+	if j.Array != "" {
+		arr := s.array(j.Array)
+		arr.claims += int(sign)
+		if arr.running == 0 && arr.waiting == 0 && arr.claims == 0 {
+			delete(s.arrays, j.Array)
+		}
+	}
+	for _, b := range s.budgets {
+		if b.covers(j.Tenant, j.Project, pl.model) {
+			if sign < 0 {
+				delete(b.claims, pl)
+			} else {
+				b.claims[pl] = s.commitment(j)
 			}
 		}
 	}

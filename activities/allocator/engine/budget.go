@@ -13,6 +13,19 @@ type budget struct {
 	reset int64                    // start of the next one
 	live  map[*alloc]time.Duration // what each may still use of this month's budget
 	sum   time.Duration
+	// claims is what jobs that wait for victims to end will set aside.
+	claims map[*plan]time.Duration
+}
+
+// taken is what is spent, committed and promised to those that wait for victims to end.
+func (b *budget) taken() time.Duration { return addCapped(addCapped(b.Spent, b.sum), b.reserved()) }
+
+func (b *budget) reserved() time.Duration {
+	sum := time.Duration(0)
+	for _, amount := range b.claims {
+		sum = addCapped(sum, amount)
+	}
+	return sum
 }
 
 // SetBudget adds a budget or changes it. Spent replaces what the engine has settled itself.
@@ -23,7 +36,7 @@ func (s *State) SetBudget(in Budget) {
 	}
 	b := s.budgets[in.ID]
 	if b == nil {
-		b = &budget{live: map[*alloc]time.Duration{}}
+		b = &budget{live: map[*alloc]time.Duration{}, claims: map[*plan]time.Duration{}}
 		s.budgets[in.ID] = b
 	}
 	b.Budget = in
@@ -42,6 +55,12 @@ func (s *State) SetBudget(in Budget) {
 		}
 	}
 	b.recommit(s.cfg.AssumedLimit)
+	clear(b.claims)
+	for _, pl := range s.claims() {
+		if b.covers(pl.job.Tenant, pl.job.Project, pl.model) {
+			b.claims[pl] = s.commitment(pl.job)
+		}
+	}
 	if b.reset != reset { // else its timer is set
 		s.timers.add(b.reset, timerBudget, b)
 	}

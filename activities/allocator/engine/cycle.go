@@ -13,6 +13,7 @@ type cycleStats struct {
 	hunts     int           // searches for victims
 	told      []Reservation // since the last cycle
 	lines     map[*family]*line
+	loosened  bool   // a walk has let go what it kept from some: they are to be looked at again
 	dues      []*job // blocked though within their guarantee, in the order of their turns
 
 	// kept across cycles
@@ -36,37 +37,69 @@ func (s *State) Cycle(now time.Time) Result {
 	st := &s.stats
 	st.decisions, st.hunts = 0, 0
 	if s.dirty {
-		s.walks++
-		st.dues = st.dues[:0]
-		s.keepPlans(&out)
-		s.walk(&out)
-		s.dropStale()
+		for n, again := 0, true; again && n < mostWalks; n++ {
+			s.walks++
+			st.dues = st.dues[:0]
+			st.loosened = false
+			made := len(out.Starts)
+			s.keepPlans(&out)
+			s.walk(&out)
+			s.dropStale()
+			again = st.loosened || len(out.Starts) > made && s.unsettled()
+		}
 		slices.SortStableFunc(s.plans, func(a, b *plan) int { return cmp.Compare(a.job.turn.n, b.job.turn.n) })
 		st.lines = map[*family]*line{}
 		s.judge()
 		s.dirty = false
 	}
 	s.report(&out)
-	out.Reservations, st.told = st.told, nil
+	out.Reservations, st.told = slices.DeleteFunc(st.told, func(r Reservation) bool {
+		return !r.Start.IsZero() && s.jobs[r.Job] == nil // a later walk has started it
+	}), nil
 	out.NextWake = at(s.timers.next())
 	out.Decisions = st.decisions
 	return out
 }
 
-// keepPlans looks at what was promised before all else: claims whose places are free start, broken ones are dropped,
-// and those within their guarantee have their turn.
-func (s *State) keepPlans(out *Result) {
-	for _, pl := range slices.Clone(s.plans) {
-		if pl.job.plan != pl || !pl.claim {
-			continue
+// mostWalks bounds the walks of one cycle. Each one more takes starts that close a gate.
+const mostWalks = 4
+
+// unsettled says whether the starts of a walk have changed how a job stands that had its turn before them: its gate
+// is closed now, or it is not within its guarantee any more. What was kept for it is then decided anew.
+func (s *State) unsettled() bool {
+	for _, pl := range s.plans {
+		if !pl.claim && (s.gate(pl.job.shape).code != "" || s.due(pl.job.shape) != pl.due) {
+			return true
 		}
-		j := pl.job
+	}
+	return slices.ContainsFunc(s.stats.dues, func(j *job) bool {
+		return !j.removed && j.parked == "" && (j.plan == nil || !j.plan.claim) && !s.due(j.shape)
+	})
+}
+
+// keepPlans looks at what was promised before all else: claims whose places are free start, and those that are broken
+// or whose job has come to wait for something else are dropped, so that what their victims free goes to the next.
+func (s *State) keepPlans(out *Result) {
+	claims := s.claims()
+	for _, pl := range claims {
 		if cause := s.broken(pl); cause != "" {
 			s.dropPlan(pl, cause)
+		}
+	}
+	s.dropGated(claims)
+	for _, pl := range slices.Clone(s.plans) {
+		if pl.claim {
 			continue
 		}
-		pl.cycle = s.cycle
-		if s.gateClaimed(j).code != "" {
+		if v := s.gate(pl.job.shape); v.code != "" {
+			s.dropPlan(pl, waitsFirst(v.code))
+		} else {
+			pl.due = s.due(pl.job.shape)
+		}
+	}
+	for _, pl := range claims {
+		j := pl.job
+		if j.plan != pl || s.gateClaimed(pl).code != "" {
 			continue
 		}
 		a := s.askFor(j)
@@ -77,11 +110,63 @@ func (s *State) keepPlans(out *Result) {
 	}
 }
 
+// claims is the plans whose places are being freed, in the order of their jobs' turns.
+func (s *State) claims() []*plan {
+	var list []*plan
+	for _, pl := range s.plans {
+		if pl.claim {
+			list = append(list, pl)
+		}
+	}
+	return list
+}
+
+// dropGated drops the claims whose gates would be closed with every victim gone: a limit was lowered, a budget used up,
+// a queue stopped since. Where a limit has room for some of them, those whose turn was first keep it.
+func (s *State) dropGated(claims []*plan) {
+	live := claims[:0:0]
+	for _, pl := range claims {
+		if pl.job.plan == pl {
+			live = append(live, pl)
+		}
+	}
+	each := func(sign int) {
+		for _, pl := range live {
+			for _, v := range pl.victims {
+				if !v.gone {
+					s.count(v, int64(sign))
+				}
+			}
+		}
+	}
+	each(-1)
+	for _, pl := range live {
+		s.claim(pl, -1)
+	}
+	closed := make([]Code, len(live))
+	for i, pl := range live {
+		closed[i] = s.gateTo(pl.job.shape, pl.model, pl.job).code
+		if closed[i] == "" {
+			s.claim(pl, +1)
+		}
+	}
+	each(+1)
+	for i, pl := range live {
+		if closed[i] != "" {
+			s.claim(pl, +1) // dropPlan takes it off
+			s.dropPlan(pl, waitsFirst(closed[i]))
+		}
+	}
+}
+
+// waitsFirst is why a plan is dropped whose job has come to wait for something else than accelerators.
+func waitsFirst(code Code) string { return "the job waits for something else first: " + string(code) }
+
 // gateClaimed is the gate of a job whose amounts are booked as claimed already.
-func (s *State) gateClaimed(j *job) verdict {
-	s.claim(j, j.plan.model, -1)
-	v := s.gate(j.shape)
-	s.claim(j, j.plan.model, +1)
+func (s *State) gateClaimed(pl *plan) verdict {
+	s.claim(pl, -1)
+	v := s.gateTo(pl.job.shape, pl.model, pl.job)
+	s.claim(pl, +1)
 	return v
 }
 
@@ -174,11 +259,11 @@ func (s *State) walkLevel(level int, due bool, out *Result) {
 			siftEntry(lines, 0)
 			continue
 		}
-		if due && !s.due(sh) || sh.blocked == s.cycle {
+		if due && !s.due(sh) || sh.blocked == s.walks {
 			e.drop()
 		} else if !s.advance(sh, out) {
 			e.drop()
-			sh.blocked = s.cycle
+			sh.blocked = s.walks
 		}
 	}
 }
@@ -197,7 +282,7 @@ func (s *State) walkHeads(level int, due bool, out *Result) {
 			continue
 		}
 		fam := j.shape.spec.family
-		if !seen[fam] && !s.olderWaits(j) && j.shape.blocked != s.cycle {
+		if !seen[fam] && !s.olderWaits(j) && j.shape.blocked != s.walks {
 			s.tryPlanned(j, out)
 		}
 		seen[fam] = true
@@ -338,7 +423,7 @@ func popEntry(list []*entry) []*entry {
 func (s *State) tryPlanned(j *job, out *Result) {
 	v := s.gate(j.shape)
 	if v.code != "" {
-		s.dropPlan(j.plan, "the job waits for something else first")
+		s.dropPlan(j.plan, waitsFirst(v.code))
 		return
 	}
 	if bays := s.tryJob(j); bays != nil {
@@ -442,11 +527,25 @@ func (s *State) openPools(sh *shape) []*pool {
 	}
 	open := make([]*pool, 0, len(sh.spec.pools))
 	for _, p := range sh.spec.pools {
-		if s.amountGate(sh, p.model).code == "" {
+		if s.amountGate(sh, p.model, sh.first()).code == "" {
 			open = append(open, p)
 		}
 	}
 	return open
+}
+
+// shutPools is which of its spec's pools a shape may not use now, one bit each.
+func (s *State) shutPools(sh *shape) uint64 {
+	if len(sh.spec.pools) == 1 {
+		return 0
+	}
+	shut := uint64(0)
+	for i, p := range sh.spec.pools {
+		if s.amountGate(sh, p.model, sh.first()).code != "" {
+			shut |= 1 << i
+		}
+	}
+	return shut
 }
 
 // tryJob finds places for a job now, nil when there are none. What did not fit is not tried again in this walk, nor
@@ -460,12 +559,14 @@ func (s *State) tryJob(j *job) []*bay {
 	if len(s.windows) > 0 || s.oneTenant {
 		m.account = sh.group.account
 	}
-	if j.plan == nil && sh.req.hopeless(m, s.walks) {
+	m.shut = s.shutPools(sh)
+	counts := j.plan == nil && len(sh.spec.pools) <= 64
+	if counts && sh.req.hopeless(m, s.walks) {
 		return nil
 	}
 	a := s.askFor(j)
 	bays := s.findAny(&a)
-	if bays == nil && j.plan == nil {
+	if bays == nil && counts {
 		sh.req.missed = append(sh.req.missed, m)
 	}
 	return bays
@@ -537,7 +638,8 @@ func (s *State) start(j *job, bays []*bay, out *Result) {
 // dropStale lets go of planned starts of jobs that were overtaken in this cycle.
 func (s *State) dropStale() {
 	for _, pl := range slices.Clone(s.plans) {
-		if pl.cycle != s.cycle && !pl.claim {
+		if pl.walk != s.walks && !pl.claim {
+			s.stats.loosened = s.stats.loosened || pl.due
 			s.dropPlan(pl, "other jobs come first now")
 		}
 	}

@@ -72,7 +72,7 @@ func (s *State) others(j *job, primary Code) []Code {
 		if len(sh.spec.pools) > 0 {
 			add(s.quotaGate(sh, sh.spec.pools[0].model).code)
 			add(s.guaranteeGate(sh, sh.spec.pools[0].model).code)
-			add(s.budgetGate(sh, sh.spec.pools[0].model).code)
+			add(s.budgetGate(sh, sh.spec.pools[0].model, sh.first()).code)
 		}
 	}
 	slices.SortFunc(codes, func(a, b Code) int { return codeRank(a) - codeRank(b) })
@@ -218,8 +218,13 @@ func (s *State) detail(j *job, code Code) (Detail, []Blocker, string) {
 		if jv.account != nil {
 			levelName = jv.account.level()
 		}
-		return Detail{"level": levelName, "running": jv.used, "limit": jv.limit}, blockers,
-			fmt.Sprintf("fewer than %d jobs of %s run", jv.limit, levelName)
+		d := Detail{"level": levelName, "running": jv.used, "limit": jv.limit}
+		clears := fmt.Sprintf("fewer than %d jobs of %s run", jv.limit, levelName)
+		if jv.reserved > 0 {
+			d["reserved"] = jv.reserved
+			clears += " or wait for victims to end"
+		}
+		return d, blockers, clears
 
 	case QuotaReached:
 		return s.quotaDetail(j, v)
@@ -388,18 +393,21 @@ func (s *State) guaranteeDetail(sh *shape, v *verdict) (Detail, []Blocker, strin
 
 func (s *State) budgetDetail(j *job, v *verdict) (Detail, []Blocker, string) {
 	if v.code != BudgetSpent && len(j.shape.spec.pools) > 0 {
-		b := s.budgetGate(j.shape, j.shape.spec.pools[0].model)
+		b := s.budgetGate(j.shape, j.shape.spec.pools[0].model, j.shape.first())
 		v = &b
 	}
 	b := v.budget
 	if b == nil {
 		return Detail{}, []Blocker{}, ""
 	}
-	remaining := b.Amount - addCapped(b.Spent, b.sum)
+	remaining := b.Amount - b.taken()
 	d := Detail{
 		"budget": b.ID, "amount": b.Amount.Hours(), "spent": b.Spent.Hours(), "committed": b.sum.Hours(),
 		"asked": s.commitment(j).Hours(), "remaining": remaining.Hours(), "unit": "accelerator-hours",
 		"resets_at": at(b.reset).In(b.Zone), "time_zone": b.Zone.String(),
+	}
+	if held := b.reserved(); held > 0 {
+		d["reserved"] = held.Hours() // for jobs that wait for victims to end
 	}
 	if remaining <= 0 {
 		if remaining < 0 {
@@ -445,6 +453,10 @@ func (s *State) behindDetail(j *job) (Detail, []Blocker, string) {
 func (s *State) capacityDetail(j *job, code Code) (Detail, []Blocker, string) {
 	d := s.diagnose(j)
 	det, blockers, clears := s.shortDetail(j, code, &d)
+	if len(j.shape.spec.OtherModels) > 0 && d.model != "" {
+		det["model"] = d.model // the numbers are of the one where most is free
+		clears += ", of " + d.model
+	}
 	if d.cluster != "" {
 		det["cluster"] = d.cluster
 		clears += " in cluster " + d.cluster

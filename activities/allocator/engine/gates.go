@@ -34,19 +34,13 @@ func (v *verdict) contends() bool {
 
 // gate is the first reason that keeps the whole shape from being placed, by everything but free accelerators.
 func (s *State) gate(sh *shape) verdict {
-	if v := s.fixable(sh); v.code != "" {
-		return v
-	}
-	if st := s.stop(sh); st != nil {
-		return verdict{code: QueueStopped, stop: st}
-	}
-	if v := s.jobLimit(sh); v.code != "" {
+	if v := s.commonGate(sh); v.code != "" {
 		return v
 	}
 	// With several models to choose from, it is enough that one of them is open.
 	var first verdict
 	for _, p := range sh.spec.pools {
-		v := s.amountGate(sh, p.model)
+		v := s.amountGate(sh, p.model, sh.first())
 		if v.code == "" {
 			return verdict{}
 		}
@@ -57,15 +51,34 @@ func (s *State) gate(sh *shape) verdict {
 	return first
 }
 
-// amountGate is the first of quota, guarantee and budget that has no room for one more job of the shape.
-func (s *State) amountGate(sh *shape, model string) verdict {
+// commonGate is the part of the gate that is the same for every model.
+func (s *State) commonGate(sh *shape) verdict {
+	if v := s.fixable(sh); v.code != "" {
+		return v
+	}
+	if st := s.stop(sh); st != nil {
+		return verdict{code: QueueStopped, stop: st}
+	}
+	return s.jobLimit(sh)
+}
+
+// gateTo is the gate of one job of a shape to the accelerators of one model.
+func (s *State) gateTo(sh *shape, model string, j *job) verdict {
+	if v := s.commonGate(sh); v.code != "" {
+		return v
+	}
+	return s.amountGate(sh, model, j)
+}
+
+// amountGate is the first of quota, guarantee and budget that has no room for one more job of the shape, j.
+func (s *State) amountGate(sh *shape, model string, j *job) verdict {
 	if v := s.quotaGate(sh, model); v.code != "" {
 		return v
 	}
 	if v := s.guaranteeGate(sh, model); v.code != "" {
 		return v
 	}
-	return s.budgetGate(sh, model)
+	return s.budgetGate(sh, model, j)
 }
 
 // fixable is SPEC_UNAVAILABLE or NEVER_FITS: no wait will help.
@@ -109,13 +122,13 @@ func (s *State) quotaMost(sh *shape, model string) int64 {
 
 func (s *State) jobLimit(sh *shape) verdict {
 	for _, a := range sh.group.account.chain {
-		if running := a.running + a.runElse; a.maxRunning > 0 && running >= a.maxRunning {
-			return verdict{code: JobLimit, account: a, used: int64(running), limit: int64(a.maxRunning)}
+		if running := a.running + a.runElse; a.maxRunning > 0 && running+a.claims >= a.maxRunning {
+			return verdict{code: JobLimit, account: a, used: int64(running), reserved: int64(a.claims), limit: int64(a.maxRunning)}
 		}
 	}
-	if sh.arr != nil {
-		if first := sh.first(); first != nil && first.ArrayLimit > 0 && sh.arr.running >= first.ArrayLimit {
-			return verdict{code: JobLimit, used: int64(sh.arr.running), limit: int64(first.ArrayLimit)}
+	if arr := sh.arr; arr != nil {
+		if first := sh.first(); first != nil && first.ArrayLimit > 0 && arr.running+arr.claims >= first.ArrayLimit {
+			return verdict{code: JobLimit, used: int64(arr.running), reserved: int64(arr.claims), limit: int64(first.ArrayLimit)}
 		}
 	}
 	return verdict{}
@@ -165,18 +178,14 @@ func (s *State) guaranteeGate(sh *shape, model string) verdict {
 	return verdict{}
 }
 
-func (s *State) budgetGate(sh *shape, model string) verdict {
-	if len(s.budgets) == 0 {
+func (s *State) budgetGate(sh *shape, model string, j *job) verdict {
+	if len(s.budgets) == 0 || j == nil {
 		return verdict{}
 	}
-	first := sh.first()
-	if first == nil {
-		return verdict{}
-	}
-	asked := s.commitment(first)
+	asked := s.commitment(j)
 	for _, id := range sortedKeys(s.budgets) {
 		b := s.budgets[id]
-		if b.covers(sh.tenant, sh.project, model) && addCapped(addCapped(b.Spent, b.sum), asked) > b.Amount {
+		if b.covers(sh.tenant, sh.project, model) && addCapped(b.taken(), asked) > b.Amount {
 			return verdict{code: BudgetSpent, budget: b, asked: asked}
 		}
 	}
@@ -226,6 +235,7 @@ type miss struct {
 	priority int
 	limit    time.Duration
 	account  *account // nil where no window tells accounts apart
+	shut     uint64   // pools it could not use
 }
 
 // request is the shape's, counted.
@@ -251,8 +261,8 @@ func (r *request) hopeless(m miss, walk int64) bool {
 	if r.walk != walk {
 		r.walk, r.missed = walk, r.missed[:0]
 	}
-	return slices.ContainsFunc(r.missed, func(o miss) bool {
-		return o.priority == m.priority && o.account == m.account && o.limit <= m.limit
+	return len(r.missed) > 0 && slices.ContainsFunc(r.missed, func(o miss) bool {
+		return o.shut&^m.shut == 0 && o.priority == m.priority && o.account == m.account && o.limit <= m.limit
 	})
 }
 

@@ -175,7 +175,7 @@ func (s *State) judgement(j *job) (Code, uint64) {
 	case QuotaReached, JobLimit, GuaranteeOnly:
 		put(v.used, v.reserved, v.limit)
 	case BudgetSpent:
-		put(int64(v.budget.Spent), int64(v.budget.sum), int64(v.budget.Amount))
+		put(int64(v.budget.Spent), int64(v.budget.sum), int64(v.budget.reserved()), int64(v.budget.Amount))
 	case WindowAhead:
 		put(v.window.from, v.window.until, int64(mix(v.window.ID)))
 	case NeverFits:
@@ -357,6 +357,8 @@ func (s *State) diagnoseIn(j *job, p *pool) diagnosis {
 		d.limited = "cpu or memory"
 	}
 	switch {
+	case d.blocks >= a.nodes:
+		d.code = NotEvaluated // the next cycle starts it
 	case d.healed >= a.nodes:
 		d.code = Unhealthy
 		if unaided < a.nodes {

@@ -14,12 +14,13 @@ type plan struct {
 	claim   bool
 	due     bool // the job is within its guarantee: what others have borrowed is kept for it
 	model   string
+	milli   int64 // what the job asks for, in thousandths of an accelerator
 	start   int64
 	bays    []*bay
 	victims []*alloc
 	grace   int64
 	made    int64
-	cycle   int64 // last cycle that upheld it
+	walk    int64 // last walk that upheld it
 	nodes   []int // accelerators of each bay, to notice a bay that shrank
 }
 
@@ -319,7 +320,7 @@ func soonest[T any](list []T, n int, compare func(a, b T) int) {
 }
 
 func (s *State) newPlan(a *ask, p *pool, bays []*bay, start int64) *plan {
-	pl := &plan{job: a.job, model: p.model, start: start, bays: bays, made: s.now, cycle: s.cycle, due: s.due(a.shape)}
+	pl := &plan{job: a.job, model: p.model, milli: a.shape.milli(), start: start, bays: bays, made: s.now, walk: s.walks, due: s.due(a.shape)}
 	for _, b := range bays {
 		pl.nodes = append(pl.nodes, len(b.ready))
 	}
@@ -345,7 +346,7 @@ func (s *State) uphold(pl *plan) {
 		s.refresh(b.srv)
 	}
 	if pl.claim {
-		s.claim(pl.job, pl.model, +1)
+		s.claim(pl, +1)
 	}
 }
 
@@ -359,7 +360,7 @@ func (s *State) dropPlan(pl *plan, cause string) {
 		s.forget(b.srv)
 	}
 	if pl.claim {
-		s.claim(pl.job, pl.model, -1)
+		s.claim(pl, -1)
 	}
 	if cause != "" {
 		s.stats.told = append(s.stats.told, Reservation{Job: pl.job.ID, Cause: cause})
@@ -456,15 +457,18 @@ func (s *State) reserve(j *job) {
 	w := j.shape.spec.family.in(s.walks)
 	if w.reserved >= s.cfg.Reservations {
 		if old != nil {
+			s.stats.loosened = s.stats.loosened || old.due
 			s.dropPlan(old, "other jobs come first now")
 		}
 		return
 	}
 	if old != nil {
+		was := old.due
 		old.due = s.due(j.shape)
+		s.stats.loosened = s.stats.loosened || was && !old.due
 		cause = s.broken(old)
 		if cause == "" {
-			old.cycle = s.cycle
+			old.walk = s.walks
 			if old.start <= s.now || !w.first {
 				w.reserved++
 				return

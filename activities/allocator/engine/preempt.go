@@ -72,7 +72,7 @@ func (s *State) mayReclaimLimit(j *job, v verdict) bool {
 // that is within its project's guarantee and that nothing but those limits keeps out. Else it is 0: a victim's end
 // would be for nothing.
 func (s *State) overLimit(sh *shape, model string) int64 {
-	if _, within := s.mayReclaim(sh, model); !within || s.guaranteeGate(sh, model).code != "" || s.budgetGate(sh, model).code != "" {
+	if _, within := s.mayReclaim(sh, model); !within || s.guaranteeGate(sh, model).code != "" || s.budgetGate(sh, model, sh.first()).code != "" {
 		return 0
 	}
 	over := int64(0)
@@ -340,14 +340,14 @@ func (h *hunter) among(bays []*bay) *hunt {
 	return found
 }
 
-// level adds victims until the tenant is back within its limit with the job, the cheapest first, and says whether
-// that was possible.
+// level adds victims until the tenant is back within its limit with the job, and says whether that was possible. They
+// are the fewest, since the largest go first, and the last of them is the cheapest that is enough.
 func (h *hunter) level(found *hunt) bool {
-	freed := int64(0)
+	missing := h.excess
 	for _, v := range slices.Concat(found.victims, found.ending) {
-		freed += v.milli
+		missing -= v.milli
 	}
-	if freed >= h.excess {
+	if missing <= 0 {
 		return true
 	}
 	var more []*alloc
@@ -362,17 +362,28 @@ func (h *hunter) level(found *hunt) bool {
 	slices.SortFunc(more, func(x, y *alloc) int {
 		return cmp.Or(cmp.Compare(x.lost(now), y.lost(now)), strings.Compare(x.Job, y.Job))
 	})
-	for _, al := range more {
-		if freed >= h.excess {
-			break
+	for missing > 0 {
+		var next *alloc
+		for _, al := range more {
+			if h.taken[al] || !h.may(al) { // its project may have come down to its guarantee
+				continue
+			}
+			if al.milli >= missing {
+				next = al
+				break
+			}
+			if next == nil || al.milli > next.milli {
+				next = al
+			}
 		}
-		if h.may(al) { // its project may have come down to its guarantee
-			h.take(al)
-			found.victims = append(found.victims, al)
-			freed += al.milli
+		if next == nil {
+			return false
 		}
+		h.take(next)
+		found.victims = append(found.victims, next)
+		missing -= next.milli
 	}
-	return freed >= h.excess
+	return true
 }
 
 func (h *hunter) take(v *alloc) {

@@ -71,7 +71,7 @@ type shape struct {
 
 	verdict verdict
 	glance  glance
-	blocked int64 // last cycle in which its turn came and nothing more could start
+	blocked int64 // last walk in which its turn came and nothing more could start
 }
 
 // first is the shape's job whose turn it is.
@@ -168,7 +168,10 @@ func (s *State) relane() {
 	}
 }
 
-type array struct{ running, waiting int }
+type array struct {
+	running, waiting int
+	claims           int // of those that wait: whose victims are to end
+}
 
 func (s *State) array(id string) *array {
 	a := s.arrays[id]
@@ -347,7 +350,7 @@ func (s *State) dequeue(j *job) {
 	}
 	if sh.arr != nil {
 		sh.arr.waiting--
-		if sh.arr.waiting == 0 && sh.arr.running == 0 {
+		if sh.arr.waiting == 0 && sh.arr.running == 0 && sh.arr.claims == 0 {
 			delete(s.arrays, sh.array)
 		}
 	}

@@ -37,6 +37,7 @@ type world struct {
 	windows []engine.Window
 	stops   map[string]engine.Stop
 	saved   map[string]time.Time // last checkpoints of what runs
+	retired map[string]bool      // specs that take no jobs for now
 	ended   map[string]string
 	seq     int64
 }
@@ -54,7 +55,7 @@ func newWorld(cfg engine.Config) *world {
 		live: map[string]live{}, quotas: map[string]engine.Quota{}, starts: map[string]time.Time{},
 		told: map[string]engine.Reason{}, pairs: map[[2]string]int{}, dying: map[string]time.Time{}, winner: map[string]string{},
 		budgets: map[string]engine.Budget{}, limits: map[string]engine.Account{}, ended: map[string]string{},
-		stops: map[string]engine.Stop{}, saved: map[string]time.Time{},
+		stops: map[string]engine.Stop{}, saved: map[string]time.Time{}, retired: map[string]bool{},
 	}
 }
 
@@ -142,7 +143,7 @@ func (w *world) cycle(t *rapid.T) engine.Result {
 		w.live[s.Job] = live{j, s, now}
 	}
 	w.checkDisjoint(t)
-	w.checkLimits(t)
+	w.checkLimits(t, r.Starts)
 	if err := w.pool.Check(); err != nil && !errors.Is(err, engine.ErrOverLimit) {
 		t.Fatalf("check: %v", err)
 	}
@@ -181,6 +182,9 @@ func (w *world) gone(id string) {
 // checkStart: the job got what it asked for, on schedulable devices of the model, close enough together.
 func (w *world) checkStart(t *rapid.T, j engine.Job, s engine.Start) {
 	nodes := max(j.Nodes, 1)
+	if spec := specs[j.Spec]; s.Model != spec.Model && !slices.Contains(spec.OtherModels, s.Model) {
+		t.Fatalf("%s of spec %s starts on model %s", j.ID, j.Spec, s.Model)
+	}
 	if len(s.Places) != nodes {
 		t.Fatalf("%s asks for %d nodes, gets %d", j.ID, nodes, len(s.Places))
 	}
@@ -198,13 +202,16 @@ func (w *world) checkStart(t *rapid.T, j engine.Job, s engine.Start) {
 		}
 		for _, id := range p.Accelerators {
 			i := slices.IndexFunc(srv.Accelerators, func(a engine.Accelerator) bool { return a.ID == id })
-			if i < 0 || !srv.Accelerators[i].Schedulable || srv.Accelerators[i].Model != specs[j.Spec].Model {
+			if i < 0 || !srv.Accelerators[i].Schedulable || srv.Accelerators[i].Model != s.Model {
 				t.Fatalf("%s gets accelerator %s of %s: not there, not schedulable or of another model", j.ID, id, p.Server)
 			}
 		}
 	}
 	if j.Same == engine.LevelRack && j.SameRequired && len(racks) > 1 {
 		t.Fatalf("%s must be in one rack, is in %d", j.ID, len(racks))
+	}
+	if w.retired[j.Spec] {
+		t.Fatalf("%s starts with spec %s, which is retired", j.ID, j.Spec)
 	}
 	if j.Held != nil || j.NotBefore.After(w.now) {
 		t.Fatalf("%s starts though it is held or not to start yet", j.ID)
@@ -253,50 +260,59 @@ func (w *world) checkDisjoint(t *rapid.T) {
 	}
 }
 
-// checkLimits is I2, from live allocations alone.
-func (w *world) checkLimits(t *rapid.T) {
+// checkLimits is I2, from live allocations alone: nothing starts over a limit. What ran when a limit was lowered may go on.
+func (w *world) checkLimits(t *rapid.T, starts []engine.Start) {
 	running, arrays := map[string]int{}, map[string]int{}
-	for id, l := range w.live {
+	for _, l := range w.live {
 		running[l.job.Tenant]++
-		if l.job.Array == "" {
-			continue
-		}
-		if arrays[l.job.Array]++; arrays[l.job.Array] > l.job.ArrayLimit {
-			t.Fatalf("%s is one of %d running of array %s, limit %d", id, arrays[l.job.Array], l.job.Array, l.job.ArrayLimit)
-		}
+		arrays[l.job.Array]++
 	}
-	for tenant, a := range w.limits {
-		if a.MaxRunningJobs > 0 && running[tenant] > a.MaxRunningJobs {
-			t.Fatalf("%s runs %d jobs, limit %d", tenant, running[tenant], a.MaxRunningJobs)
+	for _, st := range starts {
+		j := w.live[st.Job].job
+		if j.Array != "" && arrays[j.Array] > j.ArrayLimit {
+			t.Fatalf("%s starts as one of %d running of array %s, limit %d", st.Job, arrays[j.Array], j.Array, j.ArrayLimit)
 		}
-	}
-	for _, q := range w.quotas {
-		held, fixed := int64(0), int64(0)
-		for _, l := range w.live {
-			if l.job.Tenant == q.Tenant && (q.Project == "" || l.job.Project == q.Project) && specs[l.job.Spec].Model == q.Model {
-				n := int64(max(l.job.Nodes, 1) * specs[l.job.Spec].Accelerators)
-				held += n
-				if !l.job.Preemptible {
-					fixed += n
+		if a := w.limits[j.Tenant]; a.MaxRunningJobs > 0 && running[j.Tenant] > a.MaxRunningJobs {
+			t.Fatalf("%s starts as one of %d of %s, limit %d", st.Job, running[j.Tenant], j.Tenant, a.MaxRunningJobs)
+		}
+		for _, q := range w.quotas {
+			of := func(l live) bool {
+				return l.job.Tenant == q.Tenant && (q.Project == "" || l.job.Project == q.Project) && l.start.Model == q.Model
+			}
+			if !of(w.live[st.Job]) {
+				continue
+			}
+			held, fixed := int64(0), int64(0)
+			for _, l := range w.live {
+				if of(l) {
+					n := int64(max(l.job.Nodes, 1) * specs[l.job.Spec].Accelerators)
+					held += n
+					if !l.job.Preemptible {
+						fixed += n
+					}
 				}
 			}
-		}
-		if q.Limit != engine.NoLimit && held > q.Limit {
-			t.Fatalf("%s/%s holds %d of %s, limit %d", q.Tenant, q.Project, held, q.Model, q.Limit)
-		}
-		if q.Guaranteed > 0 && fixed > q.Guaranteed {
-			t.Fatalf("%s/%s holds %d of %s for good, guaranteed %d", q.Tenant, q.Project, fixed, q.Model, q.Guaranteed)
-		}
-	}
-	for _, b := range w.budgets {
-		sum := time.Duration(0)
-		for _, l := range w.live {
-			if l.job.Tenant == b.Tenant {
-				sum += l.start.TimeLimit * time.Duration(max(l.job.Nodes, 1)*specs[l.job.Spec].Accelerators)
+			if q.Limit != engine.NoLimit && held > q.Limit {
+				t.Fatalf("%s starts and %s/%s holds %d of %s, limit %d", st.Job, q.Tenant, q.Project, held, q.Model, q.Limit)
+			}
+			if q.Guaranteed > 0 && !j.Preemptible && fixed > q.Guaranteed {
+				t.Fatalf("%s starts and %s/%s holds %d of %s for good, guaranteed %d", st.Job, q.Tenant, q.Project, fixed, q.Model, q.Guaranteed)
 			}
 		}
-		if sum > b.Amount {
-			t.Fatalf("budget %s has %s committed of %s", b.ID, sum, b.Amount)
+		for _, b := range w.budgets {
+			sum := b.Spent
+			for _, l := range w.live {
+				if l.job.Tenant == b.Tenant {
+					used := w.now.Sub(l.at)
+					if l.start.TimeLimit > 0 {
+						used = l.start.TimeLimit
+					}
+					sum += used * time.Duration(max(l.job.Nodes, 1)*specs[l.job.Spec].Accelerators)
+				}
+			}
+			if b.Tenant == j.Tenant && sum > b.Amount {
+				t.Fatalf("%s starts and budget %s has %s spent and committed of %s", st.Job, b.ID, sum, b.Amount)
+			}
 		}
 	}
 }
@@ -377,9 +393,10 @@ var specs = map[string]engine.Spec{
 	"a4": {Name: "a4", Model: "a", Accelerators: 4, CPU: 8},
 	"b1": {Name: "b1", Model: "b", Accelerators: 1, CPU: 6},
 	"b2": {Name: "b2", Model: "b", Accelerators: 2, CPU: 4},
+	"c2": {Name: "c2", Model: "a", OtherModels: []string{"b"}, Accelerators: 2, CPU: 4},
 }
 
-func specNames() []string { return []string{"a1", "a2", "a4", "b1", "b2"} }
+func specNames() []string { return []string{"a1", "a2", "a4", "b1", "b2", "c2"} }
 
 func drawWorld(t *rapid.T) *world {
 	order := engine.FairShare
@@ -483,9 +500,6 @@ func (w *world) drawJob(t *rapid.T) engine.Job {
 		Seq: w.seq, Submitted: w.now, Attempt: 1, Preemptible: rapid.Bool().Draw(t, "preemptible"),
 		TimeLimit: time.Duration(rapid.SampledFrom([]int{0, 1, 5, 20, 60}).Draw(t, "limit")) * time.Minute,
 	}
-	if len(w.budgets) > 0 && j.TimeLimit == 0 {
-		j.TimeLimit = 10 * time.Minute
-	}
 	if j.Nodes > 1 {
 		j.Same = rapid.SampledFrom([]engine.Level{"", engine.LevelRack}).Draw(t, "same")
 		j.SameRequired = j.Same != "" && rapid.Bool().Draw(t, "required")
@@ -520,9 +534,42 @@ func (w *world) drawBack(t *rapid.T) time.Time {
 	return w.now.Add(time.Duration(n) * time.Minute)
 }
 
+// turnGate changes a limit, so that a gate may close or open: also for who was promised a place.
+func (w *world) turnGate(t *rapid.T) {
+	tenant := rapid.SampledFrom([]string{"x", "y"}).Draw(t, "of")
+	switch rapid.IntRange(0, 3).Draw(t, "gate") {
+	case 0:
+		model := rapid.SampledFrom([]string{"a", "b"}).Draw(t, "model")
+		q, there := w.quotas[tenant+model]
+		if !there {
+			q = engine.Quota{Tenant: tenant, Model: model}
+		}
+		q.Limit = int64(rapid.IntRange(-1, 6).Draw(t, "limit"))
+		w.quotas[tenant+model] = q
+		w.tell(func(p *engine.State) { p.SetQuota(q) })
+	case 1:
+		b := engine.Budget{ID: "b" + tenant, Tenant: tenant, At: w.now}
+		b.Amount = time.Duration(rapid.IntRange(1, 4).Draw(t, "amount")) * time.Hour
+		b.Spent = time.Duration(rapid.IntRange(0, 240).Draw(t, "spent")) * time.Minute
+		w.budgets[b.ID] = b
+		w.tell(func(p *engine.State) { p.SetBudget(b) })
+	case 2:
+		a := w.limits[tenant]
+		a.Tenant, a.MaxRunningJobs = tenant, rapid.IntRange(0, 2).Draw(t, "running")
+		w.limits[tenant] = a
+		w.tell(func(p *engine.State) { p.SetAccount(a) })
+	case 3:
+		spec := specs[rapid.SampledFrom(specNames()).Draw(t, "spec")]
+		if w.retired[spec.Name] = !w.retired[spec.Name]; w.retired[spec.Name] {
+			spec.RetiredAt = w.now
+		}
+		w.tell(func(p *engine.State) { p.SetSpec(spec) })
+	}
+}
+
 // step is one random event: a fact, or the passing of time, and then a cycle.
 func (w *world) step(t *rapid.T) {
-	switch rapid.IntRange(0, 11).Draw(t, "event") {
+	switch rapid.IntRange(0, 12).Draw(t, "event") {
 	case 0, 1, 2, 3:
 		for range rapid.IntRange(1, 3).Draw(t, "burst") {
 			w.setJob(w.drawJob(t))
@@ -583,8 +630,15 @@ func (w *world) step(t *rapid.T) {
 			w.saved[id] = now
 			w.tell(func(p *engine.State) { p.SetCheckpoint(id, attempt, now) })
 		}
+	case 12:
+		w.turnGate(t)
 	}
-	// Victims end when their grace is over, and wait again in their old place; limits are kept.
+	w.letEnd()
+	w.cycle(t)
+}
+
+// letEnd ends victims whose grace is over, which wait again in their old place, and what has reached its limit.
+func (w *world) letEnd() {
 	for _, id := range sortedKeys(w.live) {
 		l := w.live[id]
 		grace, told := w.dying[id]
@@ -599,7 +653,6 @@ func (w *world) step(t *rapid.T) {
 			w.end(id, "timeout")
 		}
 	}
-	w.cycle(t)
 }
 
 // worlds is how many random worlds a test looks at: GPUPOOL_WORLDS sets it for a soak.
