@@ -34,7 +34,7 @@ unit: ## the fast loop: tests that neither link the Temporal server nor start ot
 	go test -short -p $(P) $$(go list -deps -test -f '{{if .ForTest}}{{.ForTest}} {{join .Deps ","}}{{end}}' ./... | grep -v go.temporal.io/server/ | cut -d' ' -f1 | grep ^gpupool/ | grep -v ^gpupool/deploy | sort -u)
 
 lint: $(GOLANGCI) ## linters (.golangci.yml) and the check that workflows are deterministic
-	$(GOLANGCI) run ./...
+	$(GOLANGCI) run --allow-parallel-runners ./...
 	@if [ -d workflows ]; then echo "go tool workflowcheck ./workflows/..."; go tool workflowcheck ./workflows/...; fi
 
 $(GOLANGCI):
