@@ -9,6 +9,7 @@ import (
 	"fmt"
 	"log/slog"
 	"maps"
+	"net"
 	"os"
 	"os/signal"
 	"strconv"
@@ -52,6 +53,7 @@ func main() {
 	count := flag.Int("users", sandbox.DefaultUsers.Count, "how many user ids there are for jobs")
 	disk := flag.Int64("job-disk", 0, "bytes that a job may have on this server's disk; 0 = its share, by its devices, of nine tenths of it")
 	socket := flag.String("containerd", image.Address, "containerd's socket, for jobs in container images; empty = such jobs are refused")
+	metrics := flag.String("metrics", "127.0.0.1:9401", "where the devices' metrics are shown to Prometheus, under /metrics; empty = nowhere")
 	devices := flag.Bool("devices", false, "print what the readers see, once, and exit")
 	flag.Parse()
 	switch {
@@ -63,7 +65,7 @@ func main() {
 	case *devices:
 		os.Exit(printDevices(readers()))
 	default:
-		os.Exit(run(*config, *state, *apart, sandbox.Users{First: *users, Count: *count}, *disk, *socket))
+		os.Exit(run(*config, *state, *apart, sandbox.Users{First: *users, Count: *count}, *disk, *socket, *metrics))
 	}
 }
 
@@ -72,7 +74,7 @@ func readers() []accelerator.Reader {
 	return []accelerator.Reader{nvidia.New(kmsg.Path, boot), amd.New("", kmsg.Path, boot), intel.New(""), ascend.New(""), kmsg.NewHost(kmsg.Path, boot), infiniband.New(""), pci.New("")}
 }
 
-func run(config, state string, apart bool, users sandbox.Users, disk int64, socket string) int {
+func run(config, state string, apart bool, users sandbox.Users, disk int64, socket, metrics string) int {
 	p, err := agent.ReadPhoneHome(config)
 	if err != nil {
 		fmt.Fprintln(os.Stderr, err)
@@ -81,6 +83,12 @@ func run(config, state string, apart bool, users sandbox.Users, disk int64, sock
 	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM)
 	defer stop()
 	cfg := agent.Config{PhoneHome: p, StateDir: state, Version: version, Readers: readers(), Tools: &burnin.Box{}, Suites: suites(), Disk: disk, Log: slog.New(slog.NewTextHandler(os.Stderr, nil))}
+	if metrics != "" {
+		// Work goes on without it: another program may have the port.
+		if cfg.Metrics, err = net.Listen("tcp", metrics); err != nil {
+			cfg.Log.Warn("metrics are not shown", "address", metrics, "why", err)
+		}
+	}
 	if apart {
 		if cfg.Apart, err = sandbox.Open(ctx, state, users); err != nil {
 			cfg.Log.Warn("jobs of this server are not kept apart", "why", err)

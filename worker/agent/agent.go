@@ -43,6 +43,9 @@ func (a *Agent) Run(ctx context.Context) (err error) {
 	if err != nil {
 		return err
 	}
+	if cfg.Metrics != nil {
+		defer cfg.Metrics.Close()
+	}
 	if err := os.MkdirAll(cfg.StateDir, 0o700); err != nil {
 		return fmt.Errorf("agent's state: %w", err)
 	}
@@ -85,9 +88,15 @@ func (a *Agent) Run(ctx context.Context) (err error) {
 	if err := readJSON(filepath.Join(cfg.StateDir, "seen.json"), &b.memory); err != nil {
 		return err
 	}
+	if cfg.Metrics != nil {
+		b.metrics = newMetrics(devs, cfg.Version)
+	}
 	devs.read(ctx) // so that the first sign finds its device, and the first job too
 	var wg sync.WaitGroup
 	wg.Go(func() { b.loop(ctx) })
+	if cfg.Metrics != nil {
+		wg.Go(func() { b.metrics.serve(ctx, cfg.Metrics, cfg.Log) })
+	}
 	wg.Go(func() { pollLoop(ctx, cfg, c, t) })
 	wg.Go(func() { t.reportLoop(ctx, c) })
 	for _, r := range cfg.Readers {
@@ -205,6 +214,8 @@ type beat struct {
 	evidence *evidence
 	every    time.Duration
 
+	metrics *metrics // shows the last reading; nil = nobody asks
+
 	memory accelerator.Memory
 	saved  []byte
 	hung   map[schema.Vendor]bool
@@ -249,6 +260,9 @@ func (b *beat) loop(ctx context.Context) {
 // read reads the devices, and keeps as evidence what the reading shows beside what was seen before.
 func (b *beat) read(ctx context.Context) []agentproto.Device {
 	list, known := b.devices.read(ctx)
+	if b.metrics != nil {
+		b.metrics.show(list)
+	}
 	hung := map[schema.Vendor]bool{}
 	for _, v := range b.devices.hung(hangAfter) {
 		hung[v] = true

@@ -6,6 +6,7 @@ import (
 	"errors"
 	"fmt"
 	"log/slog"
+	"net"
 	"net/http"
 	"net/url"
 	"os"
@@ -112,6 +113,9 @@ type Config struct {
 	Images Images        // brings container images; nil = jobs in images are refused. It needs Apart
 	Disk   int64         // bytes that a job kept apart may have on the disk; 0 = its share of nine tenths of it, by its devices
 	Nodes  DeviceNodes   // which nodes a program uses a device by; nil = accelerator.Nodes
+
+	// Metrics is where the last reading is shown to Prometheus, under /metrics; nil = nowhere. The agent closes it.
+	Metrics net.Listener
 
 	Heartbeat   time.Duration // until the API says otherwise; 0 = 10 s
 	ReadTimeout time.Duration // how long one reading of a vendor's devices may take; 0 = 10 s

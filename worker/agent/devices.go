@@ -33,6 +33,8 @@ type source struct {
 	last   []agentproto.Device
 	parts  []accelerator.Part // of its last answer that was fresh
 	known  bool               // it answered once
+	at     time.Time          // of its last answer or failure
+	state  string             // of the last reading: ok, none (no driver), error
 }
 
 // flight is one reading under way. What it brought may be read once done is closed.
@@ -69,6 +71,13 @@ func (d *devices) begin(ctx context.Context, i int) *flight {
 		d.mu.Lock()
 		defer d.mu.Unlock()
 		s.parts = f.parts
+		s.at, s.state = d.now(), "ok"
+		switch {
+		case errors.Is(f.err, accelerator.ErrNoDriver), errors.Is(f.err, accelerator.ErrNotBuilt):
+			s.state = "none"
+		case f.err != nil:
+			s.state = "error"
+		}
 		if f.err == nil || errors.Is(f.err, accelerator.ErrNoDriver) || errors.Is(f.err, accelerator.ErrNotBuilt) {
 			s.last, s.known, f.err = f.devs, true, nil
 		}
@@ -144,6 +153,27 @@ func (d *devices) parts() (all []accelerator.Part) {
 		}
 	}
 	return all
+}
+
+// sourceState is how the reading of one vendor's devices goes.
+type sourceState struct {
+	vendor schema.Vendor
+	state  string // ok, none, error, timeout; "" = never read
+	age    time.Duration
+}
+
+func (d *devices) states() []sourceState {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	out := make([]sourceState, len(d.readers))
+	for i, r := range d.readers {
+		s := d.sources[i]
+		out[i] = sourceState{r.Vendor(), s.state, d.now().Sub(s.at)}
+		if s.flight != nil && d.now().Sub(s.flight.since) > d.timeout {
+			out[i].state = "timeout"
+		}
+	}
+	return out
 }
 
 // hung lists the vendors whose driver has not come back for so long.

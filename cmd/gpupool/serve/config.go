@@ -11,7 +11,7 @@ import (
 	"gpupool/worker/config"
 )
 
-//go:generate go run gpupool/cmd/gpupool/serve/gendocs ../../../docs/reference/configuration.md
+//go:generate go run gpupool/cmd/gpupool/serve/gendocs ../../../docs/reference
 
 // configCommand is `gpupool config`: what a server process can be told, and what it was told.
 func configCommand() *cobra.Command {
