@@ -20,14 +20,25 @@ type sender struct {
 	content Content
 	terms
 	retries int
+	// answered is called once, when the client answers: it is where it says it is.
+	answered func()
 
-	base int64 // the first block that isn't acknowledged
-	buf  []byte
-	read []byte // read ahead: content from readAt on
-	at   int64
+	heard bool
+	base  int64 // the first block that isn't acknowledged
+	buf   []byte
+	read  []byte // read ahead: content from readAt on
+	at    int64
 }
 
 const readAhead = 128 << 10
+
+// unheard is how often an answer is sent again to a client that has said nothing but its request. Anyone can send one in
+// another's name, and what it is answered goes to that other: little more than was asked. A client that is there and
+// missed all of it asks again.
+const unheard = 2
+
+// stopped is how a transfer ends whose socket was closed from elsewhere; who did it knows why.
+const stopped Result = "stopped"
 
 // last is the number of the last block: the one shorter than the block size, empty where the size is a multiple.
 func (s *sender) last() int64 { return s.content.Size()/int64(s.block) + 1 }
@@ -89,15 +100,15 @@ const (
 func (s *sender) exchange(send func() error, ack func(uint16) step) (Result, string) {
 	timeout := s.timeout
 	for try := 0; ; try++ {
-		if try > s.retries {
+		if try > s.retries || !s.heard && try > unheard {
 			_, _ = s.conn.WriteToUDPAddrPort(errorPacket(errOther, "timed out"), s.to)
 			return TimedOut, fmt.Sprintf("block %d was sent %d times", s.base, try)
 		}
 		if err := send(); err != nil {
-			return Failed, err.Error()
+			return failed(err)
 		}
 		if err := s.conn.SetReadDeadline(time.Now().Add(timeout)); err != nil {
-			return Failed, err.Error()
+			return failed(err)
 		}
 		moved, r, text := s.await(send, ack)
 		if moved {
@@ -105,6 +116,13 @@ func (s *sender) exchange(send func() error, ack func(uint16) step) (Result, str
 		}
 		timeout = jitter(min(timeout*3/2, 8*time.Second))
 	}
+}
+
+func failed(err error) (Result, string) {
+	if errors.Is(err, net.ErrClosed) {
+		return stopped, "the server is stopping"
+	}
+	return Failed, err.Error()
 }
 
 // await reads until the deadline. moved is false where it passed.
@@ -116,7 +134,8 @@ func (s *sender) await(send func() error, ack func(uint16) step) (moved bool, r 
 			return false, "", ""
 		}
 		if errors.Is(err, net.ErrClosed) {
-			return true, Failed, "the server is stopping"
+			r, text := failed(err)
+			return true, r, text
 		}
 		if err != nil {
 			continue // an ICMP error of an earlier packet; the deadline decides
@@ -132,10 +151,15 @@ func (s *sender) await(send func() error, ack func(uint16) step) (moved bool, r 
 		case opACK:
 			switch ack(binary.BigEndian.Uint16(in[2:])) {
 			case forward:
+				if !s.heard {
+					s.heard = true
+					s.answered()
+				}
 				return true, OK, ""
 			case repeat:
 				if err := send(); err != nil {
-					return true, Failed, err.Error()
+					r, text := failed(err)
+					return true, r, text
 				}
 			case stay:
 			}
@@ -171,7 +195,10 @@ func (s *sender) fill(off int64, to []byte) (int, error) {
 		return 0, nil
 	}
 	if off < s.at || off+want > s.at+int64(len(s.read)) {
-		n := min(max(readAhead, want), s.content.Size()-off)
+		n := want
+		if s.heard { // room is for who takes what it asked for
+			n = min(max(readAhead, want), s.content.Size()-off)
+		}
 		if int64(cap(s.read)) < n {
 			s.read = make([]byte, n)
 		}

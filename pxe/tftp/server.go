@@ -41,6 +41,8 @@ const (
 	Denied   Result = "refused: outside the boot files"
 	Write    Result = "refused: write"
 	Busy     Result = "refused: too many transfers"
+	Replaced Result = "client asked for something else"
+	Crowded  Result = "client answered nothing, and others waited"
 	Failed   Result = "read error"
 )
 
@@ -58,7 +60,7 @@ type Transfer struct {
 // Config of a Server. The zero value is usable.
 type Config struct {
 	Timeout   time.Duration // wait for an ACK before sending again, where the client doesn't say; 0 = 1 s
-	Retries   int           // how often a window is sent again; 0 = 5
+	Retries   int           // how often a window is sent again to a client that has answered before; 0 = 5
 	PerClient int           // transfers at once for one address; 0 = 8
 	Total     int           // transfers at once; 0 = 1024
 	Report    func(Transfer)
@@ -69,10 +71,7 @@ type Config struct {
 type Server struct {
 	c     Config
 	files Files
-
-	mu     sync.Mutex
-	active map[netip.AddrPort]struct{}
-	byIP   map[netip.Addr]int
+	sessions
 }
 
 // New returns a Server of files.
@@ -95,7 +94,7 @@ func New(files Files, c Config) *Server {
 	if c.Log == nil {
 		c.Log = slog.Default()
 	}
-	return &Server{c: c, files: files, active: map[netip.AddrPort]struct{}{}, byIP: map[netip.Addr]int{}}
+	return &Server{c: c, files: files, sessions: newSessions(c.PerClient, c.Total)}
 }
 
 // Serve reads requests from c until ctx ends, then closes it and ends the transfers.
@@ -124,7 +123,8 @@ func (s *Server) Serve(ctx context.Context, c *net.UDPConn) error {
 			s.refuse(c, in, req.name, errAccess, "this server is read only", Write)
 			continue
 		}
-		switch s.admit(in.src) {
+		sess, verdict := s.admit(ctx, in.src, buf[:n])
+		switch verdict {
 		case again:
 			continue // the client repeats its request: the transfer that is under way repeats its answer
 		case tooMany:
@@ -133,8 +133,8 @@ func (s *Server) Serve(ctx context.Context, c *net.UDPConn) error {
 		case admitted:
 		}
 		transfers.Go(func() {
-			defer s.release(in.src)
-			s.transfer(ctx, in, req)
+			defer s.release(sess)
+			s.transfer(sess, in, req)
 		})
 	}
 }
@@ -151,40 +151,9 @@ func (s *Server) refuse(c *net.UDPConn, in arrival, name string, code uint16, te
 	s.c.Report(Transfer{Client: in.src, Name: printable(name), Result: r})
 }
 
-type admission int
-
-const (
-	admitted admission = iota
-	again
-	tooMany
-)
-
-func (s *Server) admit(src netip.AddrPort) admission {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	if _, ok := s.active[src]; ok {
-		return again
-	}
-	if len(s.active) >= s.c.Total || s.byIP[src.Addr()] >= s.c.PerClient {
-		return tooMany
-	}
-	s.active[src] = struct{}{}
-	s.byIP[src.Addr()]++
-	return admitted
-}
-
-func (s *Server) release(src netip.AddrPort) {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	delete(s.active, src)
-	if s.byIP[src.Addr()]--; s.byIP[src.Addr()] == 0 {
-		delete(s.byIP, src.Addr())
-	}
-}
-
 // transfer serves one read request from a port of its own (its TID).
-func (s *Server) transfer(ctx context.Context, in arrival, req request) {
-	start := time.Now()
+func (s *Server) transfer(sess *session, in arrival, req request) {
+	ctx, start := sess.ctx, time.Now()
 	t := Transfer{Client: in.src, Name: printable(req.name)}
 	defer func() {
 		t.Elapsed = time.Since(start)
@@ -237,8 +206,13 @@ func (s *Server) transfer(ctx context.Context, in arrival, req request) {
 		return
 	}
 	t.Size = content.Size()
-	x := &sender{conn: conn, to: in.src, content: content, terms: agree(req.options, in.mtu, t.Size, s.c.Timeout), retries: s.c.Retries}
-	t.Result, t.Text = x.run()
+	x := &sender{conn: conn, to: in.src, content: content, terms: agree(req.options, in.mtu, t.Size, s.c.Timeout), retries: s.c.Retries, answered: func() { s.heard(sess) }}
+	if t.Result, t.Text = x.run(); t.Result == stopped {
+		t.Result = Failed
+		if why := context.Cause(ctx); errors.As(why, &t.Result) {
+			t.Text = ""
+		}
+	}
 	t.Bytes = x.acked()
 }
 

@@ -12,7 +12,9 @@ import (
 	"net"
 	"net/netip"
 	"os"
+	"runtime"
 	"strings"
+	"sync"
 	"testing"
 	"time"
 
@@ -54,7 +56,7 @@ func serve(t *testing.T, f files, c tftp.Config) (netip.AddrPort, <-chan tftp.Tr
 	if err != nil {
 		t.Fatal(err)
 	}
-	reports := make(chan tftp.Transfer, 1000)
+	reports := make(chan tftp.Transfer, 20_000)
 	c.Report = func(x tftp.Transfer) { reports <- x }
 	c.Log = slog.New(slog.NewTextHandler(t.Output(), nil))
 	ctx, cancel := context.WithCancel(context.Background())
@@ -338,12 +340,23 @@ func TestASilentClientIsGivenUp(t *testing.T) {
 	t.Parallel()
 	at, reports := serve(t, files{"f": noise(3000)}, tftp.Config{Timeout: 10 * time.Millisecond, Retries: 3})
 	p := dial(t, at)
-	p.request(1, "f", "octet")
-	for range 4 {
-		p.want("block 1", data(1))
+	p.request(1, "f", "octet", "tsize", "0")
+	for range 3 { // it may be somebody else's address: not often
+		p.want("size", []byte("\x00\x06tsize"))
 	}
 	p.want("the end", []byte("\x00\x05\x00\x00"))
 	if x := report(t, reports); x.Result != tftp.TimedOut || x.Bytes != 0 {
+		t.Fatalf("reported %+v", x)
+	}
+	p = dial(t, at)
+	p.request(1, "f", "octet")
+	p.want("block 1", data(1))
+	p.ack(1)
+	for range 4 {
+		p.want("block 2", data(2))
+	}
+	p.want("the end", []byte("\x00\x05\x00\x00"))
+	if x := report(t, reports); x.Result != tftp.TimedOut || x.Bytes != 512 {
 		t.Fatalf("reported %+v", x)
 	}
 }
@@ -431,6 +444,8 @@ func TestOneAddressHasSoManyTransfersAtOnce(t *testing.T) {
 	for _, p := range []*peer{a, b} {
 		p.request(1, "f", "octet")
 		p.want("block 1", data(1))
+		p.ack(1)
+		p.want("block 2", data(2))
 	}
 	c.request(1, "f", "octet")
 	c.want("refusal", []byte("\x00\x05\x00\x00busy"))
@@ -450,6 +465,118 @@ func TestOneAddressHasSoManyTransfersAtOnce(t *testing.T) {
 		if time.Now().After(deadline) {
 			t.Fatal("the place was not given back")
 		}
+	}
+}
+
+// TestHalfOpenTransfersKeepNobodyOut: ten thousand requests whose sender never answers, each from an address of its own and
+// with the longest timeout there is. Clients that are there are served as ever, meanwhile and after, a transfer from before
+// goes on, and what is kept for the others is bounded.
+func TestHalfOpenTransfersKeepNobodyOut(t *testing.T) {
+	t.Parallel()
+	at, _ := serve(t, files{"f": noise(100_000)}, tftp.Config{})
+	early := dial(t, at)
+	early.request(1, "f", "octet")
+	early.want("block 1", data(1))
+	early.ack(1)
+	early.want("block 2", data(2))
+	var flood sync.WaitGroup
+	defer flood.Wait()
+	half, whole := make(chan struct{}), make(chan struct{})
+	flood.Go(func() {
+		defer close(whole)
+		tick := time.NewTicker(10 * time.Millisecond)
+		defer tick.Stop()
+		for i := range 10_000 {
+			c, err := net.ListenUDP("udp4", &net.UDPAddr{IP: net.IPv4(127, 66, byte(i>>8), byte(i))})
+			if err != nil {
+				t.Error(err)
+				return
+			}
+			if _, err := c.WriteToUDPAddrPort([]byte("\x00\x01f\x00octet\x00timeout\x00255\x00"), at); err != nil {
+				t.Error(err)
+			}
+			c.Close()
+			if i%50 == 0 {
+				<-tick.C
+			}
+			if i == 5000 {
+				close(half)
+			}
+		}
+	})
+	fetch := func(when string) {
+		t.Helper()
+		c, err := pin.NewClient(at.String())
+		if err != nil {
+			t.Fatal(err)
+		}
+		from, err := c.Receive("f", "octet")
+		if err != nil {
+			t.Fatalf("a client that is there, %s: %v", when, err)
+		}
+		var got bytes.Buffer
+		if _, err := from.WriteTo(&got); err != nil || got.Len() != 100_000 {
+			t.Fatalf("a client that is there, %s, got %d bytes: %v", when, got.Len(), err)
+		}
+	}
+	<-half
+	fetch("during a flood")
+	<-whole
+	fetch("after it")
+	for end := time.Now().Add(10 * time.Second); runtime.NumGoroutine() > 1500; <-time.After(10 * time.Millisecond) {
+		if time.Now().After(end) {
+			t.Fatalf("%d goroutines after ten thousand requests, of which 1024 may be under way", runtime.NumGoroutine())
+		}
+	}
+	early.ack(2)
+	for b := early.receive(5 * time.Second); !bytes.HasPrefix(b, data(3)); b = early.receive(5 * time.Second) {
+		if !bytes.HasPrefix(b, data(2)) { // which was sent again, as it was waited for
+			t.Fatalf("the transfer from before does not go on: got %.60q", b)
+		}
+	}
+}
+
+// TestAnAddressIsNotBlockedInItsName: requests that claim a client's address take places that only it may have.
+func TestAnAddressIsNotBlockedInItsName(t *testing.T) {
+	t.Parallel()
+	at, reports := serve(t, files{"f": noise(100)}, tftp.Config{PerClient: 2})
+	for range 5 {
+		dial(t, at).request(1, "f", "octet", "timeout", "255")
+	}
+	p := dial(t, at)
+	p.request(1, "f", "octet")
+	p.want("block 1", data(1))
+	p.ack(1)
+	for {
+		switch x := report(t, reports); x.Result {
+		case tftp.Crowded:
+		case tftp.OK:
+			return
+		default:
+			t.Fatalf("reported %+v", x)
+		}
+	}
+}
+
+// TestAnotherRequestFromTheSamePortReplacesTheFirst: firmware that asks for the size, doesn't say that it wants no more,
+// and goes on from the same port.
+func TestAnotherRequestFromTheSamePortReplacesTheFirst(t *testing.T) {
+	t.Parallel()
+	at, reports := serve(t, files{"f": noise(100)}, tftp.Config{})
+	p := dial(t, at)
+	p.request(1, "f", "octet", "tsize", "0")
+	p.want("size", []byte("\x00\x06tsize\x00100"))
+	p.to = at
+	p.request(1, "f", "octet", "blksize", "1400")
+	p.want("block size", []byte("\x00\x06blksize\x001400"))
+	if x := report(t, reports); x.Result != tftp.Replaced {
+		t.Fatalf("reported %+v", x)
+	}
+	p.ack(0)
+	p.want("block 1", data(1))
+	p.ack(1)
+	if x := report(t, reports); x.Result != tftp.OK || x.Bytes != 100 {
+		t.Fatalf("reported %+v", x)
 	}
 }
 
