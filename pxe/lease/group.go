@@ -3,12 +3,22 @@ package lease
 import (
 	"context"
 	"sync"
+	"time"
 )
 
-// group makes one call of the store out of those that arrive while the last one runs: with many clients at once one
-// transaction and one fsync serve them all, and so does one query. The first caller leads; when its batch is done it
-// hands the lead to the first of those that came meanwhile, so no caller waits for more than two calls. What is
-// answered to a caller was read or written after it asked.
+// spacing is how far apart a group's calls begin at least. A call costs far more than one more row in it, so where many
+// come at once each waits this long for others. Whoever comes alone waits for nothing, and no client notices: it waits
+// seconds for its answer.
+const spacing = 4 * time.Millisecond
+
+// callWithin is how long a call of the store may take: a client has asked again by then. A database that is out of reach
+// may else hold a connection for a quarter of an hour, and all who wait with it.
+const callWithin = 4 * time.Second
+
+// group makes one call of the store out of those that arrive while the last one runs, or shortly after it: with many
+// clients at once one transaction and one fsync serve them all, and so does one query. The first caller leads; when its
+// batch is done it hands the lead to the first of those that came meanwhile, so no caller waits for more than two calls.
+// What is answered to a caller was read or written after it asked.
 type group[Q, A any] struct {
 	// call answers a batch: one answer for each question, or an error for all.
 	call func(ctx context.Context, batch []Q) ([]A, error)
@@ -16,6 +26,7 @@ type group[Q, A any] struct {
 	mu    sync.Mutex
 	busy  bool
 	queue []*waiter[Q, A]
+	began time.Time // of the last call; the leader's
 }
 
 type waiter[Q, A any] struct {
@@ -37,8 +48,14 @@ func (g *group[Q, A]) do(ctx context.Context, q Q) (A, error) {
 		g.mu.Lock()
 	}
 	g.busy = true
+	if d := spacing - time.Since(g.began); d > 0 {
+		g.mu.Unlock()
+		<-time.After(d)
+		g.mu.Lock()
+	}
 	batch := g.queue
 	g.queue = nil
+	g.began = time.Now()
 	g.mu.Unlock()
 
 	questions := make([]Q, len(batch))
@@ -46,7 +63,9 @@ func (g *group[Q, A]) do(ctx context.Context, q Q) (A, error) {
 		questions[i] = w.question
 	}
 	// One caller's cancelled context must not fail the others.
-	answers, err := g.call(context.WithoutCancel(ctx), questions)
+	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), callWithin)
+	answers, err := g.call(ctx, questions)
+	cancel()
 
 	g.mu.Lock()
 	if len(g.queue) > 0 {

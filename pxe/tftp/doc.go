@@ -6,7 +6,7 @@
 // doesn't end the transfer; a client that asks for the size and goes away is a probe, not a failure; one address, and
 // all together, have only so many transfers at once, and who never answers holds none that another could have.
 //
-// It is our own rather than pin/tftp's server, which is the foreign client of this package's tests: that one (v3.1.0)
+// It is our own rather than pin/tftp's server, which is the foreign client of this package's tests: that one (v3.2.0)
 // agrees neither windowsize nor timeout nor a block size under 512, answers every error with code 1 and a packet from a
 // foreign port with nothing, serves a repeated request twice, and starts a goroutine for each request without bound;
 // its single-port mode is slower by far than a port for each transfer. TestWhatPinsServerDoesNotDo holds all but the
