@@ -37,13 +37,6 @@ func (known) ByID(context.Context, string) (boot.Machine, bool, error) {
 func BenchmarkDORA(b *testing.B) {
 	for name, open := range map[string]func(dir string) (lease.Store, func() error){
 		"memory": func(string) (lease.Store, func() error) { return lease.NewMemory(), func() error { return nil } },
-		"file": func(dir string) (lease.Store, func() error) {
-			f, err := lease.OpenFile(filepath.Join(dir, "leases"))
-			if err != nil {
-				b.Fatal(err)
-			}
-			return f, f.Close
-		},
 		"sqlite": func(dir string) (lease.Store, func() error) {
 			db, err := store.Open(b.Context(), store.Config{Driver: "sqlite", DSN: filepath.Join(dir, "db")})
 			if err != nil {

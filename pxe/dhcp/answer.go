@@ -96,7 +96,7 @@ func (s *Server) subnetOf(p *Packet, a Arrival) (Subnet, bool) {
 		return s.subnetAt(p.Relay.Link)
 	case p.GIAddr.IsValid():
 		return s.subnetAt(p.GIAddr)
-	case p.CIAddr.IsValid() && !isBroadcast(a.Dst):
+	case p.CIAddr.IsValid() && (!isBroadcast(a.Dst) || p.Type == dhcpv4.MessageTypeInform): // what is told is right at that address
 		return s.subnetAt(p.CIAddr)
 	case s.cfg.Mode == ModeRelay:
 		return Subnet{}, false
@@ -340,6 +340,10 @@ func (c *call) nak(why string) (Reply, bool) {
 // declineWithin is how long after its ACK a client may find that its address is in use: it looks before it uses it.
 const declineWithin = 2 * time.Minute
 
+// declineMost is how many addresses one machine can have in quarantine. One that finds more of them in use hears itself, or
+// a switch that answers ARP for everything, and would take the whole range from the others.
+const declineMost = 3
+
 // decline quarantines an address, if the machine really was about to use it. Anyone can send a DECLINE in another's
 // name, so one for an address that has been in use for a while is not believed.
 func (c *call) decline() {
@@ -353,6 +357,8 @@ func (c *call) decline() {
 		c.note(boot.KindDecline, "not sent to this server: ignored")
 	case !(ok && offered == ip) && !(had && row.IP == ip.String() && c.now().Sub(row.BoundAt.Time()) < declineWithin):
 		c.note(boot.KindDecline, "declines "+text(ip)+", which it was not given just now: ignored")
+	case c.declined() >= declineMost:
+		c.noted(boot.KindDecline, ip, fmt.Sprintf("has %d addresses in quarantine already: ignored (hint: it finds each address in use; something answers ARP for all of them, or it hears its own)", declineMost))
 	default:
 		if err := c.book.Decline(c.ctx, c.pool, c.p.MAC, ip); err != nil {
 			c.broken(err)
@@ -360,6 +366,16 @@ func (c *call) decline() {
 		}
 		c.noted(boot.KindDecline, ip, "found in use by another machine: quarantined")
 	}
+}
+
+// declined is how many addresses the machine has in quarantine; more than may be where that can't be told.
+func (c *call) declined() int {
+	n, err := c.book.Quarantined(c.ctx, c.pool, c.p.MAC)
+	if err != nil {
+		c.broken(err)
+		return declineMost
+	}
+	return n
 }
 
 // release ends a lease for its owner only. Its address stays its own until another machine needs it.

@@ -26,6 +26,11 @@ const (
 const (
 	headerLen = 236 // RFC 2131 section 2: up to and without the cookie
 	maxHops   = 16  // RFC 1542 section 4.1.1: a packet with more has been around in a loop
+
+	// What comes back whole must leave room for an answer: a client identifier (RFC 6842) is at most one option, and all
+	// that relays add (RFC 3046) at most two.
+	maxClientID = 255
+	maxRelay    = 2 * (2 + 255)
 )
 
 func (g Garbage) Error() string { return "dropped: " + string(g) }
@@ -83,6 +88,9 @@ func Parse(b []byte) (*Packet, error) {
 		return nil, err
 	}
 	p.Relay = relayOf(b, p)
+	if len(p.Relay.Raw) > maxRelay {
+		return nil, BadValue
+	}
 	p.Client = clientOf(p)
 	return p, nil
 }
@@ -127,6 +135,9 @@ func (p *Packet) values() error {
 			}
 			*to = addr4(v)
 		}
+	}
+	if len(p.Options.Get(dhcpv4.OptionClientIdentifier)) > maxClientID {
+		return BadValue
 	}
 	if v := p.Options.Get(dhcpv4.OptionMaximumDHCPMessageSize); v != nil {
 		if len(v) != 2 {

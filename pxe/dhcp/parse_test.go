@@ -47,6 +47,8 @@ func TestGarbageIsDroppedByReason(t *testing.T) {
 		"a server identifier of 8 bytes":   {option(54, 1, 2, 3, 4, 5, 6, 7, 8), BadValue},
 		"an overload that does not exist":  {option(52, 4), BadValue},
 		"a maximum size of one byte":       {option(57, 1), BadValue},
+		"an identifier of 256 bytes":       {option(61, make([]byte, 256)...), BadValue},
+		"a relay's 600 bytes":              {option(82, make([]byte, 600)...), BadValue},
 		"an overloaded file that is noise": {func() []byte { b := option(52, 1); copy(b[108:], bytes.Repeat([]byte{7}, 128)); return b }(), BadOptions},
 	} {
 		t.Run(name, func(t *testing.T) {
@@ -77,16 +79,46 @@ func TestOverloadedOptionsAreRead(t *testing.T) {
 func TestLongOptionsAreJoinedAndSplit(t *testing.T) {
 	t.Parallel()
 	long := bytes.Repeat([]byte("0123456789"), 40)
-	p, err := Parse(message(t, dhcpv4.WithGeneric(dhcpv4.OptionClientIdentifier, long)))
+	p, err := Parse(message(t, dhcpv4.WithGeneric(dhcpv4.OptionVendorSpecificInformation, long)))
 	if err != nil {
 		t.Fatal(err)
 	}
+	if got := p.Options.Get(dhcpv4.OptionVendorSpecificInformation); !bytes.Equal(got, long) {
+		t.Fatalf("%d bytes were read as %d", len(long), len(got))
+	}
 	d := &draft{typ: dhcpv4.MessageTypeAck}
 	d.set(dhcpv4.OptionDHCPMessageType, []byte{5})
+	d.set(dhcpv4.OptionVendorSpecificInformation, long)
 	p.MaxSize = 1500
 	m, err := dhcpv4.FromBytes(d.encode(p))
-	if err != nil || !bytes.Equal(m.Options.Get(dhcpv4.OptionClientIdentifier), long) {
-		t.Fatalf("%v: identifier of %d bytes came back with %d", err, len(long), len(m.Options.Get(dhcpv4.OptionClientIdentifier)))
+	if err != nil || !bytes.Equal(m.Options.Get(dhcpv4.OptionVendorSpecificInformation), long) {
+		t.Fatalf("%v: %d bytes came back as %d", err, len(long), len(m.Options.Get(dhcpv4.OptionVendorSpecificInformation)))
+	}
+}
+
+// TestAnAnswerIsWholeWhateverComesBackInIt: the longest identifier, all that relays may add, and the smallest size. What a
+// relay takes off again leaves its client no less room.
+func TestAnAnswerIsWholeWhateverComesBackInIt(t *testing.T) {
+	t.Parallel()
+	id, added := bytes.Repeat([]byte{7}, maxClientID), bytes.Repeat([]byte{1, 253}, 1)
+	added = append(added, bytes.Repeat([]byte("x"), 253)...)
+	added = append(added, added...)
+	in := message(t, dhcpv4.WithGeneric(dhcpv4.OptionClientIdentifier, id), dhcpv4.WithGatewayIP(net.IPv4(10, 9, 0, 1)), dhcpv4.WithGeneric(dhcpv4.OptionRelayAgentInformation, added))
+	p, err := Parse(in)
+	if err != nil {
+		t.Fatal(err)
+	}
+	d := &draft{typ: dhcpv4.MessageTypeOffer}
+	for _, code := range []dhcpv4.OptionCode{dhcpv4.OptionDHCPMessageType, dhcpv4.OptionServerIdentifier, dhcpv4.OptionIPAddressLeaseTime, dhcpv4.OptionSubnetMask, dhcpv4.OptionRouter} {
+		d.set(code, []byte{2, 0, 0, 0}[:map[bool]int{true: 1, false: 4}[code == dhcpv4.OptionDHCPMessageType]])
+	}
+	b := d.encode(p)
+	m, err := dhcpv4.FromBytes(b)
+	if err != nil || len(m.Options) != 7 || !bytes.Equal(m.Options.Get(dhcpv4.OptionClientIdentifier), id) || !bytes.Contains(b, p.Relay.Raw) {
+		t.Fatalf("%v: %d options in %d bytes", err, len(m.Options), len(b))
+	}
+	if own := len(b) - len(p.Relay.Raw); own > dhcpMin-ipUDPHeader {
+		t.Errorf("the client gets %d bytes, and takes %d", own, dhcpMin-ipUDPHeader)
 	}
 }
 

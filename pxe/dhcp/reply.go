@@ -73,9 +73,13 @@ func (d *draft) seconds(code dhcpv4.OptionCode, t time.Duration) {
 	d.set(code, binary.BigEndian.AppendUint32(nil, uint32(t/time.Second)))
 }
 
-// encode writes the reply to p within the size its client takes.
+// encode writes the reply to p within the size its client takes, in which option 82 does not count where its relay takes
+// it off (RFC 3046 section 2.1).
 func (d *draft) encode(p *Packet) []byte {
 	limit := min(max(p.MaxSize, dhcpMin), ethernet) - ipUDPHeader
+	if p.GIAddr.IsValid() {
+		limit = min(limit+len(p.Relay.Raw), ethernet-ipUDPHeader)
+	}
 	b := make([]byte, headerLen+4, bootpMin+64)
 	b[0], b[1], b[2] = byte(dhcpv4.OpcodeBootReply), byte(p.HWType), byte(len(p.ClientHWAddr))
 	copy(b[4:8], p.TransactionID[:])

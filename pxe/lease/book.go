@@ -103,6 +103,18 @@ func (b *Book) Of(ctx context.Context, p Pool, mac string) (schema.Lease, bool, 
 	return l, ok, nil
 }
 
+// Quarantined is how many addresses of a subnet a MAC has declined that are not used yet again.
+func (b *Book) Quarantined(ctx context.Context, p Pool, mac string) (int, error) {
+	rows, err := b.finds.do(ctx, Key{Subnet: p.Subnet, MAC: mac})
+	n, now := 0, b.o.Now()
+	for _, r := range rows {
+		if r.MAC == mac && r.Subnet == p.Subnet && r.State == schema.LeaseDeclined && Blocks(r, schema.Lease{}, now) {
+			n++
+		}
+	}
+	return n, err
+}
+
 // commit makes one row durable, together with others'.
 func (b *Book) commit(ctx context.Context, l schema.Lease) error {
 	taken, err := b.commits.do(ctx, l)

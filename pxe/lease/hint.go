@@ -1,6 +1,7 @@
 package lease
 
 import (
+	"cmp"
 	"context"
 	"net/netip"
 	"slices"
@@ -65,13 +66,13 @@ func (b *Book) hint(p Pool, ip netip.Addr) {
 	}
 }
 
-// longestRunOut tries the rows that have run out, the longest ago first, until take accepts one.
+// longestRunOut tries the rows that block nobody, the one that ran out longest ago first, until take accepts one.
 func longestRunOut(rows []schema.Lease, p Pool, now time.Time, take func(netip.Addr) bool) (netip.Addr, bool) {
 	rows = slices.Clone(rows)
-	slices.SortFunc(rows, func(a, b schema.Lease) int { return int(a.ExpiresAt - b.ExpiresAt) })
+	slices.SortFunc(rows, func(a, b schema.Lease) int { return cmp.Compare(a.ExpiresAt, b.ExpiresAt) })
 	for _, l := range rows {
-		if now.Before(l.ExpiresAt.Time()) {
-			break
+		if Blocks(l, schema.Lease{}, now) {
+			continue
 		}
 		if ip, err := netip.ParseAddr(l.IP); err == nil && p.Contains(ip) && take(ip) {
 			return ip, true

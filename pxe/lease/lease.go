@@ -25,8 +25,8 @@ type Store interface {
 	// Find returns every row that a key asks for, in no order; it may return others of the same MACs too.
 	Find(ctx context.Context, keys []Key) ([]schema.Lease, error)
 	// Commit makes a batch durable before it returns; now is each lease's own BoundAt or, for the end of one, its
-	// ExpiresAt. For each lease, in order: where the address has a row that has not run out at now and is of
-	// another MAC, or is declined, that lease's error is ErrTaken and nothing of it is written; otherwise the row
+	// ExpiresAt. For each lease, in order: where the address has a row that Blocks it, that lease's error is ErrTaken and
+	// nothing of it is written; otherwise the row
 	// is replaced, and the MAC's other rows in that subnet that aren't declined are deleted. errs has one entry
 	// for each lease; err is for what failed the batch as a whole.
 	Commit(ctx context.Context, now time.Time, batch []schema.Lease) (errs []error, err error)
@@ -40,14 +40,22 @@ type Key struct {
 	IPs         []string
 }
 
-// Blocks reports whether row stands in the way of l at now: the rule that Commit enforces. Both stores here use it,
-// and one written in SQL says the same in its WHERE clause.
+// Blocks reports whether row stands in the way of l at now: the rule that Commit enforces. What has run out does not,
+// what is another MAC's does, and so does a quarantine. A quarantine that begins later than now was made by a clock that
+// has been set back since, and might last for years: it doesn't count, since an address is probed before it is offered.
+// The stores here use it, and one written in SQL says the same in its WHERE clause.
 func Blocks(row, l schema.Lease, now time.Time) bool {
 	if !now.Before(row.ExpiresAt.Time()) {
 		return false
 	}
-	return row.State == schema.LeaseDeclined || row.MAC != l.MAC
+	if row.State == schema.LeaseDeclined {
+		return row.BoundAt <= schema.At(now.Add(Skew))
+	}
+	return row.MAC != l.MAC
 }
+
+// Skew is how far the clocks of servers on one store may be apart.
+const Skew = 5 * time.Minute
 
 // Live reports whether l is bound and has not run out at now.
 func Live(l schema.Lease, now time.Time) bool {

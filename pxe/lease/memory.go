@@ -13,14 +13,14 @@ import (
 type Memory struct {
 	mu    sync.RWMutex
 	byIP  map[string]schema.Lease
-	byMAC map[macKey]string // to the IP
+	byMAC map[macKey]map[string]struct{} // to the IPs
 }
 
 type macKey struct{ subnet, mac string }
 
 // NewMemory returns an empty store.
 func NewMemory() *Memory {
-	return &Memory{byIP: map[string]schema.Lease{}, byMAC: map[macKey]string{}}
+	return &Memory{byIP: map[string]schema.Lease{}, byMAC: map[macKey]map[string]struct{}{}}
 }
 
 // Find implements Store.
@@ -29,7 +29,7 @@ func (m *Memory) Find(_ context.Context, keys []Key) ([]schema.Lease, error) {
 	defer m.mu.RUnlock()
 	var all []schema.Lease
 	for _, k := range keys {
-		if ip, ok := m.byMAC[macKey{k.Subnet, k.MAC}]; ok {
+		for ip := range m.byMAC[macKey{k.Subnet, k.MAC}] {
 			all = append(all, m.byIP[ip])
 		}
 		for _, ip := range k.IPs {
@@ -63,20 +63,37 @@ func (m *Memory) apply(now time.Time, batch []schema.Lease) []error {
 
 // put writes l without asking; the caller holds mu.
 func (m *Memory) put(l schema.Lease) {
-	if old, ok := m.byIP[l.IP]; ok {
-		if k := (macKey{old.Subnet, old.MAC}); m.byMAC[k] == l.IP {
-			delete(m.byMAC, k)
-		}
-	}
+	m.drop(l.IP)
 	m.byIP[l.IP] = l
-	if l.State == schema.LeaseDeclined || l.MAC == "" {
+	if l.MAC == "" {
 		return
 	}
 	k := macKey{l.Subnet, l.MAC}
-	if ip, ok := m.byMAC[k]; ok && ip != l.IP {
-		delete(m.byIP, ip)
+	if m.byMAC[k] == nil {
+		m.byMAC[k] = map[string]struct{}{}
 	}
-	m.byMAC[k] = l.IP
+	m.byMAC[k][l.IP] = struct{}{}
+	if l.State == schema.LeaseDeclined {
+		return
+	}
+	for ip := range m.byMAC[k] {
+		if ip != l.IP && m.byIP[ip].State != schema.LeaseDeclined {
+			m.drop(ip)
+		}
+	}
+}
+
+// drop deletes an address's row; the caller holds mu.
+func (m *Memory) drop(ip string) {
+	old, ok := m.byIP[ip]
+	if !ok {
+		return
+	}
+	delete(m.byIP, ip)
+	k := macKey{old.Subnet, old.MAC}
+	if delete(m.byMAC[k], ip); len(m.byMAC[k]) == 0 {
+		delete(m.byMAC, k)
+	}
 }
 
 // List implements Store.

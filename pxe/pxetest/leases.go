@@ -33,7 +33,7 @@ func (s Leases) List(ctx context.Context, subnet string) ([]schema.Lease, error)
 
 // Commit implements lease.Store.
 func (s Leases) Commit(ctx context.Context, now time.Time, batch []schema.Lease) ([]error, error) {
-	taken, err := s.CommitLeases(ctx, now, batch)
+	taken, err := s.CommitLeases(ctx, now, lease.Skew, batch)
 	if err != nil {
 		return nil, err
 	}

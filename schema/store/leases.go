@@ -66,21 +66,22 @@ func (s *Store) Leases(ctx context.Context, subnet string) ([]schema.Lease, erro
 }
 
 // CommitLeases makes a batch durable in one transaction. taken[i] says that nothing of batch[i] was written, since its
-// address has a row that has not run out at now and is another MAC's or is declined. Otherwise the row is replaced, and
-// the MAC's other rows in that subnet go, but for those that are declined.
+// address has a row that has not run out at now and is another MAC's or is declined (see lease.Blocks, whose rule this is;
+// skew is how much later than now a quarantine may begin and count). Otherwise the row is replaced, and the MAC's other rows
+// in that subnet go, but for those that are declined.
 //
 // The condition stands in the statement itself, so that two servers on one database can't both win an address.
-func (s *Store) CommitLeases(ctx context.Context, now time.Time, batch []schema.Lease) (taken []bool, err error) {
+func (s *Store) CommitLeases(ctx context.Context, now time.Time, skew time.Duration, batch []schema.Lease) (taken []bool, err error) {
 	for _, l := range batch {
 		if l.IP == "" || l.Subnet == "" || l.MAC == "" && l.State != schema.LeaseDeclined {
 			return nil, schema.Invalid("lease", fmt.Sprintf("%+v", l), "an address, a MAC and a subnet")
 		}
 	}
-	at := schema.At(now)
+	at, begun := schema.At(now), schema.At(now.Add(skew))
 	err = s.Write(ctx, func(tx *Tx) error {
 		taken = make([]bool, 0, len(batch))
 		for part := range leaseParts(batch) {
-			t, err := tx.putLeases(at, part)
+			t, err := tx.putLeases(at, begun, part)
 			if err != nil {
 				return err
 			}
@@ -118,15 +119,15 @@ func leaseParts(batch []schema.Lease) func(yield func([]schema.Lease) bool) {
 
 // putLeases writes a part. All of it at once, and where one of it is refused then one after the other: what an earlier
 // one gives up is there for a later one to have.
-func (tx *Tx) putLeases(at schema.Instant, part []schema.Lease) (taken []bool, err error) {
-	args := make([]any, 0, 9*len(part)+2)
+func (tx *Tx) putLeases(at, begun schema.Instant, part []schema.Lease) (taken []bool, err error) {
+	args := make([]any, 0, 9*len(part)+3)
 	for _, l := range part {
 		args = append(args, l.IP, l.Subnet, l.MAC, l.ClientID, l.Server, l.State, l.OfferedAt, l.BoundAt, l.ExpiresAt)
 	}
 	n, err := tx.exec(`INSERT INTO leases (ip, subnet, mac, client_id, server, state, offered_at, bound_at, expires_at) VALUES `+strings.TrimSuffix(strings.Repeat("(?,?,?,?,?,?,?,?,?),", len(part)), ",")+`
 		ON CONFLICT (ip) DO UPDATE SET subnet = excluded.subnet, mac = excluded.mac, client_id = excluded.client_id, server = excluded.server, state = excluded.state,
 			offered_at = excluded.offered_at, bound_at = excluded.bound_at, expires_at = excluded.expires_at
-		WHERE leases.expires_at <= ? OR (leases.state <> ? AND leases.mac = excluded.mac)`, append(args, at, schema.LeaseDeclined)...)
+		WHERE leases.expires_at <= ? OR CASE WHEN leases.state = ? THEN leases.bound_at > ? ELSE leases.mac = excluded.mac END`, append(args, at, schema.LeaseDeclined, begun)...)
 	switch {
 	case err != nil:
 		return nil, err
@@ -136,7 +137,7 @@ func (tx *Tx) putLeases(at schema.Instant, part []schema.Lease) (taken []bool, e
 		return []bool{true}, nil
 	}
 	for _, l := range part {
-		t, err := tx.putLeases(at, []schema.Lease{l})
+		t, err := tx.putLeases(at, begun, []schema.Lease{l})
 		if err != nil {
 			return nil, err
 		}

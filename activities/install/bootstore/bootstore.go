@@ -157,7 +157,7 @@ func (l Leases) Find(ctx context.Context, keys []lease.Key) ([]schema.Lease, err
 
 // Commit implements lease.Store: it returns once the database has the batch.
 func (l Leases) Commit(ctx context.Context, now time.Time, batch []schema.Lease) ([]error, error) {
-	taken, err := l.DB.CommitLeases(ctx, now, batch)
+	taken, err := l.DB.CommitLeases(ctx, now, lease.Skew, batch)
 	if err != nil {
 		return nil, err
 	}

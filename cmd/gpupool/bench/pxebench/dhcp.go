@@ -35,11 +35,7 @@ func (b *bench) dora() ([]Result, error) {
 		return func() (func(), error) { // each round has leases of its own
 			n++
 			c := c
-			if c.Sync != "" {
-				c.Record = b.path(fmt.Sprint("record", n))
-			} else {
-				c.File = b.path(fmt.Sprint("leases", n))
-			}
+			c.Record = b.path(fmt.Sprint("record", n))
 			return b.service(c)
 		}
 	}
@@ -47,7 +43,7 @@ func (b *bench) dora() ([]Result, error) {
 		v, err := b.perfdhcp()
 		return []float64{v}, err
 	}
-	const normal, full, file, whole = "gpupool, SQLite", "gpupool, SQLite flushed", "gpupool, lease file", "gpupool, SQLite with evidence"
+	const normal, full, whole = "gpupool, SQLite", "gpupool, SQLite flushed", "gpupool, SQLite with evidence"
 	m, err := b.turns("DORA", []one{
 		{"kea", func() (func(), error) {
 			_ = os.Remove(b.path("kea.csv"))
@@ -56,7 +52,6 @@ func (b *bench) dora() ([]Result, error) {
 		{normal, ours(setup{Sync: "normal"}), perf},
 		{full, ours(setup{Sync: "full"}), perf},
 		{whole, ours(setup{Sync: "normal", Evidence: true}), perf},
-		{file, ours(setup{}), perf},
 		{"dnsmasq", func() (func(), error) {
 			_ = os.Remove(b.path("dnsmasq.leases"))
 			return b.daemon("67", "dnsmasq", "-k", "-p", "0", "--dhcp-range=10.88.1.0,10.88.250.255,255.255.0.0,1h", "--dhcp-leasefile="+b.path("dnsmasq.leases"), "--no-ping",
@@ -70,7 +65,6 @@ func (b *bench) dora() ([]Result, error) {
 	return []Result{
 		{Name: "DORA, leases in SQLite, kept over kill -9 as the peer's", Unit: "1/s", Value: m[normal][0], Peers: peers},
 		{Name: "DORA, leases in SQLite, kept over a power cut", Unit: "1/s", Value: m[full][0], Peers: peers},
-		{Name: "DORA, leases in a file, kept over a power cut", Unit: "1/s", Value: m[file][0], Peers: peers},
 		{Name: "DORA, leases in SQLite, and an event for each message", Unit: "1/s", Value: m[whole][0], Peers: peers},
 	}, nil
 }

@@ -51,10 +51,9 @@ const ServiceEnv = "GPUPOOL_BENCH_SERVICE"
 // setup of the service that is measured: where its boot files are, and where its leases.
 type setup struct {
 	Dir      string `json:"dir"`
-	Record   string `json:"record,omitempty"` // leases in SQLite, at this path; empty = elsewhere
+	Record   string `json:"record,omitempty"` // leases in SQLite, at this path; empty = in memory
 	Sync     string `json:"sync,omitempty"`   // as store.Config has it
 	Evidence bool   `json:"evidence,omitempty"`
-	File     string `json:"file,omitempty"` // leases in a lease file; empty too = in memory
 }
 
 // Serve is the boot service in a process of its own, as its peers are: it serves until its standard input ends. spec is
@@ -66,8 +65,7 @@ func Serve(ctx context.Context, spec string) error {
 	}
 	var leases lease.Store = lease.NewMemory()
 	var to boot.Recorder
-	switch {
-	case c.Record != "":
+	if c.Record != "" {
 		db, err := store.Open(ctx, store.Config{Driver: "sqlite", DSN: c.Record, Sync: c.Sync})
 		if err != nil {
 			return err
@@ -77,13 +75,6 @@ func Serve(ctx context.Context, spec string) error {
 		if c.Evidence {
 			to = bootstore.New(db, 0)
 		}
-	case c.File != "":
-		f, err := lease.OpenFile(c.File)
-		if err != nil {
-			return err
-		}
-		defer f.Close()
-		leases = f
 	}
 	p := newSite()
 	s, err := pxe.New(pxe.Config{
