@@ -2,7 +2,10 @@ package api
 
 import (
 	"context"
+	"maps"
 	"net/http"
+	"slices"
+	"strings"
 	"time"
 
 	"github.com/gin-gonic/gin"
@@ -75,8 +78,38 @@ func (s *Server) ReplayHealth(c *gin.Context) {
 		x := changeOf(in.Rule, *in.Change)
 		change = &x
 	}
-	out, err := s.c.Health.Replay(c.Request.Context(), since, change)
+	ctx := c.Request.Context()
+	var out schema.Replay
+	err := s.known(ctx, in.Rule, "")
+	if err == nil {
+		out, err = s.c.Health.Replay(ctx, since, change)
+	}
 	s.done(c, http.StatusOK, out, err)
+}
+
+// known refuses a rule or a kind of evidence that there is none of: a silence of a misspelt one would silence nothing. Empty
+// is not named.
+func (s *Server) known(ctx context.Context, rule, kind string) error {
+	if rule == "" && kind == "" {
+		return nil
+	}
+	list, err := s.c.Health.Rules(ctx)
+	if err != nil {
+		return err
+	}
+	kinds := map[string]bool{}
+	there := rule == ""
+	for _, r := range list {
+		there = there || r.Name == rule
+		kinds[r.Kind] = true
+	}
+	switch {
+	case !there:
+		return schema.NotFound("rule", rule)
+	case kind != "" && !kinds[kind]:
+		return schema.Invalid("kind", kind, "one that rules judge: "+strings.Join(slices.Sorted(maps.Keys(kinds)), ", "))
+	}
+	return nil
 }
 
 // ListSilences lists those in force, or the last ones.
@@ -92,8 +125,40 @@ func (s *Server) CreateSilence(c *gin.Context) {
 		s.fail(c, err)
 		return
 	}
-	x, err := s.c.Store.Silence(c.Request.Context(), schema.Silence{Rule: in.Rule, Kind: in.Kind, Code: in.Code, Server: in.Server, Accelerator: in.Accelerator, Until: in.Until, Reason: in.Reason}, me(c).Name)
+	ctx := c.Request.Context()
+	x := schema.Silence{Rule: in.Rule, Kind: in.Kind, Code: in.Code, Server: in.Server, Until: in.Until, Reason: in.Reason}
+	err := s.known(ctx, in.Rule, in.Kind)
+	if err == nil {
+		x.Accelerator, err = s.anAccelerator(ctx, in.Server, in.Accelerator)
+	}
+	if err == nil {
+		x, err = s.c.Store.Silence(ctx, x, me(c).Name)
+	}
 	s.done(c, http.StatusCreated, x, err)
+}
+
+// anAccelerator is the id of one of a server's, by id, serial or slot, or of any server's, by id or serial, where none is named.
+func (s *Server) anAccelerator(ctx context.Context, server, name string) (string, error) {
+	if server != "" {
+		v, err := s.c.Store.Server(ctx, server)
+		if err != nil {
+			return "", err
+		}
+		return s.accelerator(ctx, v, name)
+	}
+	if name == "" {
+		return "", nil
+	}
+	all, err := s.c.Store.Accelerators(ctx, store.AcceleratorFilter{Removed: true})
+	for _, a := range all {
+		if a.ID == name || a.Serial == name {
+			return a.ID, err
+		}
+	}
+	if err == nil {
+		err = schema.NotFound("accelerator", name)
+	}
+	return "", err
 }
 
 // EndSilence ends one before its time.
@@ -126,7 +191,7 @@ func (s *Server) ResetBreaker(c *gin.Context, breaker string) {
 func (s *Server) GetHealthTimes(c *gin.Context, p contract.GetHealthTimesParams) {
 	since := s.c.Store.Now().Add(-30 * 24 * time.Hour)
 	if p.Since != nil {
-		since = *p.Since
+		since = schema.At(*p.Since)
 	}
 	t, err := s.c.Store.HealthTimes(c.Request.Context(), since)
 	s.done(c, http.StatusOK, t, err)

@@ -70,6 +70,9 @@ func (s *Server) SetInstallChoice(c *gin.Context) {
 	if err == nil {
 		err = s.c.Installs.Check(in.Profile, in.Values)
 	}
+	if err == nil && in.Scope == schema.InstallModel {
+		err = s.knownModel(c, "name", in.Name, false)
+	}
 	if err != nil {
 		s.fail(c, err)
 		return

@@ -235,7 +235,11 @@ func toBudget(b store.BudgetState) contract.Budget {
 // SetBudget sets one.
 func (s *Server) SetBudget(c *gin.Context) {
 	var in contract.NewBudget
-	if err := decode(c, &in, false); err != nil {
+	err := decode(c, &in, false)
+	if err == nil && in.Model != "" {
+		err = s.knownModel(c, "model", in.Model, false)
+	}
+	if err != nil {
 		s.fail(c, err)
 		return
 	}

@@ -158,6 +158,37 @@ func checkBody(c *gin.Context, b []byte) error {
 	return fitsJSON(b, o.body, "")
 }
 
+// sendersName is a field of an operation's body as its sender wrote it: below it a time is time_limit, in the body it is
+// time_limit_ms, and the job that an array is made of is under job.
+func sendersName(c *gin.Context, field string) string {
+	o, ok := theOperation(c)
+	if !ok || o.body == nil || o.query[field] != nil {
+		return field
+	}
+	name, rest := field, ""
+	if i := strings.IndexAny(field, ".["); i >= 0 {
+		name, rest = field[:i], field[i:]
+	}
+	in := []struct {
+		at string
+		s  *openapi3.Schema
+	}{{"", o.body}}
+	if job := o.body.Properties["job"]; job != nil {
+		in = append(in, struct {
+			at string
+			s  *openapi3.Schema
+		}{"job.", job.Value})
+	}
+	for _, x := range in {
+		for _, n := range []string{name, name + "_ms"} {
+			if x.s.Properties[n] != nil {
+				return x.at + n + rest
+			}
+		}
+	}
+	return field
+}
+
 // newServerSchema is what the contract says of one server of a bulk enrolment.
 func newServerSchema() *openapi3.Schema {
 	all, err := operations()

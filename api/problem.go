@@ -46,7 +46,7 @@ func (s *Server) fail(c *gin.Context, err error) {
 	}
 	var e *schema.Error
 	if errors.As(err, &e) && code != schema.CodeInternal {
-		p.Detail, p.Field, p.Hint = e.Message, e.Field, e.Hint
+		p.Detail, p.Field, p.Hint = e.Message, sendersName(c, e.Field), e.Hint
 	}
 	switch {
 	case c.Request.Context().Err() != nil: // the caller has gone: nobody reads this

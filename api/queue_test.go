@@ -207,12 +207,12 @@ func TestASpecBoundsItsJobsTimeAndIsDeletedWhenNoneIsLeft(t *testing.T) {
 	if sp.MaxTime != 7200000 {
 		t.Fatalf("the spec is %+v", sp)
 	}
-	wantProblem(t, q.member("POST", "/v1/jobs", `{"project":"main","spec":"short","command":["true"],"time_limit_ms":7200001}`), schema.CodeInvalid, "time_limit", "2h0m0s", "short")
+	wantProblem(t, q.member("POST", "/v1/jobs", `{"project":"main","spec":"short","command":["true"],"time_limit_ms":7200001}`), schema.CodeInvalid, "time_limit_ms", "2h0m0s", "short")
 	job := q.job(`"spec":"short"`)
 	if j := q.read(job); j.TimeLimitMs != 7200000 {
 		t.Errorf("a job without a limit has %d ms, its spec's longest is 7200000", j.TimeLimitMs)
 	}
-	wantProblem(t, q.member("POST", "/v1/jobs/"+job+"/actions/time-limit", `{"time_limit_ms":7200001}`), schema.CodeInvalid, "time_limit", "2h0m0s")
+	wantProblem(t, q.member("POST", "/v1/jobs/"+job+"/actions/time-limit", `{"time_limit_ms":7200001}`), schema.CodeInvalid, "time_limit_ms", "2h0m0s")
 	q.starts(job)
 	waits := q.job(`"spec":"short","time_limit_ms":60000`)
 	q.waits(waits, schema.ReasonCapacity, "free=0", "needed=8")
@@ -399,8 +399,8 @@ func TestAnArrayIsAllOrNothing(t *testing.T) {
 		`{"indices":"0-9%3","job":` + aJob + `}`:                                      "indices",
 		`{"indices":"0-4294967296","job":` + aJob + `}`:                               "indices",
 		`{"indices":"0-9:0","job":` + aJob + `}`:                                      "indices",
-		`{"indices":"0-9","job":{"project":"main","spec":"nope","command":["true"]}}`: "spec",
-		`{"indices":"0-9","job":{"project":"main","spec":"h100x8","command":["true"],"env":{"GPUPOOL_ARRAY_INDEX":"1"}}}`: "env",
+		`{"indices":"0-9","job":{"project":"main","spec":"nope","command":["true"]}}`: "job.spec",
+		`{"indices":"0-9","job":{"project":"main","spec":"h100x8","command":["true"],"env":{"GPUPOOL_ARRAY_INDEX":"1"}}}`: "job.env",
 	} {
 		wantProblem(t, p.member("POST", "/v1/arrays", body), schema.CodeInvalid, field)
 	}

@@ -3,6 +3,7 @@ package schema
 import (
 	"encoding/json"
 	"fmt"
+	"math"
 	"time"
 )
 
@@ -29,8 +30,11 @@ func (i Instant) Time() time.Time {
 // IsZero reports whether the moment has not come.
 func (i Instant) IsZero() bool { return i == 0 }
 
-// Sub is the duration i - j.
-func (i Instant) Sub(j Instant) time.Duration { return time.Duration(i-j) * time.Millisecond }
+// Sub is the duration i - j, or the longest that a Duration holds (292 years) where it is longer: RFC 3339 reaches the year 9999.
+func (i Instant) Sub(j Instant) time.Duration {
+	const most = Instant(math.MaxInt64 / int64(time.Millisecond))
+	return time.Duration(min(max(i-j, -most), most)) * time.Millisecond
+}
 
 // Add is the moment d after i, to the millisecond.
 func (i Instant) Add(d time.Duration) Instant { return i + Instant(d.Milliseconds()) }

@@ -88,3 +88,19 @@ func TestBadValuesAreNamed(t *testing.T) {
 		t.Fatalf("got %q, want %q", got, want)
 	}
 }
+
+// TestAnInstantsDistanceDoesNotTurnRound: RFC 3339 reaches further than a Duration holds.
+func TestAnInstantsDistanceDoesNotTurnRound(t *testing.T) {
+	t.Parallel()
+	now, last := At(time.Date(2026, 11, 30, 0, 0, 0, 0, time.UTC)), At(time.Date(9999, 12, 31, 0, 0, 0, 0, time.UTC))
+	const years = 292 * 365 * 24 * time.Hour
+	if d := last.Sub(now); d < years {
+		t.Errorf("from %s to %s are %s", now, last, d)
+	}
+	if d := now.Sub(last); d > -years {
+		t.Errorf("from %s back to %s are %s", last, now, d)
+	}
+	if d := now.Add(time.Second).Sub(now); d != time.Second {
+		t.Errorf("a second is %s", d)
+	}
+}

@@ -1134,7 +1134,8 @@ type ClientInterface interface {
 
 	// CreateWindowWithBody Make a maintenance window or a reservation
 	//
-	// A job that would run into a window that is not for it does not start on its servers. What runs already is not stopped.
+	// A job that would run into a window that is not for it does not start on its servers. What runs already is not stopped. 409
+	// where a reservation's server is reserved for another tenant or project at that time.
 	//
 	// Takes any type of body and a specified content type.
 	//
@@ -1143,7 +1144,8 @@ type ClientInterface interface {
 
 	// CreateWindow Make a maintenance window or a reservation
 	//
-	// A job that would run into a window that is not for it does not start on its servers. What runs already is not stopped.
+	// A job that would run into a window that is not for it does not start on its servers. What runs already is not stopped. 409
+	// where a reservation's server is reserved for another tenant or project at that time.
 	//
 	// Takes a body of the `application/json` content type.
 	//
@@ -3768,7 +3770,8 @@ func (c *Client) ListWindows(ctx context.Context, reqEditors ...RequestEditorFn)
 
 // CreateWindowWithBody Make a maintenance window or a reservation
 //
-// A job that would run into a window that is not for it does not start on its servers. What runs already is not stopped.
+// A job that would run into a window that is not for it does not start on its servers. What runs already is not stopped. 409
+// where a reservation's server is reserved for another tenant or project at that time.
 //
 // Takes any type of body and a specified content type.
 //
@@ -3787,7 +3790,8 @@ func (c *Client) CreateWindowWithBody(ctx context.Context, contentType string, b
 
 // CreateWindow Make a maintenance window or a reservation
 //
-// A job that would run into a window that is not for it does not start on its servers. What runs already is not stopped.
+// A job that would run into a window that is not for it does not start on its servers. What runs already is not stopped. 409
+// where a reservation's server is reserved for another tenant or project at that time.
 //
 // Takes a body of the `application/json` content type.
 //
@@ -11048,7 +11052,8 @@ type ClientWithResponsesInterface interface {
 
 	// CreateWindowWithBodyWithResponse Make a maintenance window or a reservation
 	//
-	// A job that would run into a window that is not for it does not start on its servers. What runs already is not stopped.
+	// A job that would run into a window that is not for it does not start on its servers. What runs already is not stopped. 409
+	// where a reservation's server is reserved for another tenant or project at that time.
 	//
 	// Takes any type of body and a specified content type, and returns a wrapper object for the known response body format(s).
 	//
@@ -11057,7 +11062,8 @@ type ClientWithResponsesInterface interface {
 
 	// CreateWindowWithResponse Make a maintenance window or a reservation
 	//
-	// A job that would run into a window that is not for it does not start on its servers. What runs already is not stopped.
+	// A job that would run into a window that is not for it does not start on its servers. What runs already is not stopped. 409
+	// where a reservation's server is reserved for another tenant or project at that time.
 	//
 	// Takes a body of the `application/json` content type, and returns a wrapper object for the known response body format(s).
 	//
@@ -18807,7 +18813,8 @@ func (c *ClientWithResponses) ListWindowsWithResponse(ctx context.Context, reqEd
 
 // CreateWindowWithBodyWithResponse Make a maintenance window or a reservation
 //
-// A job that would run into a window that is not for it does not start on its servers. What runs already is not stopped.
+// A job that would run into a window that is not for it does not start on its servers. What runs already is not stopped. 409
+// where a reservation's server is reserved for another tenant or project at that time.
 //
 // Takes any type of body and a specified content type, and returns a wrapper object for the known response body format(s).
 //
@@ -18822,7 +18829,8 @@ func (c *ClientWithResponses) CreateWindowWithBodyWithResponse(ctx context.Conte
 
 // CreateWindowWithResponse Make a maintenance window or a reservation
 //
-// A job that would run into a window that is not for it does not start on its servers. What runs already is not stopped.
+// A job that would run into a window that is not for it does not start on its servers. What runs already is not stopped. 409
+// where a reservation's server is reserved for another tenant or project at that time.
 //
 // Takes a body of the `application/json` content type, and returns a wrapper object for the known response body format(s).
 //

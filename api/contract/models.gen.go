@@ -996,6 +996,7 @@ type NewServers struct {
 
 // NewSilence defines model for NewSilence.
 type NewSilence struct {
+	// Accelerator Id or serial; with a server also its slot
 	Accelerator string `json:"accelerator,omitempty"`
 	Code        string `json:"code,omitempty"`
 	Kind        string `json:"kind,omitempty"`
@@ -1754,7 +1755,7 @@ type ListSilencesParams struct {
 // GetHealthTimesParams defines parameters for GetHealthTimes.
 type GetHealthTimesParams struct {
 	// Since Absent = 30 days ago
-	Since *schema.Instant `form:"since,omitempty" json:"since,omitempty"`
+	Since *time.Time `form:"since,omitempty" json:"since,omitempty"`
 }
 
 // RemoveInstallChoiceParams defines parameters for RemoveInstallChoice.

@@ -105,7 +105,7 @@ func (s *Store) SubmitArray(ctx context.Context, by, idempotencyKey, bodyHash st
 			}
 		}
 		var taken int64
-		if err := tx.exclusive("array " + in.Tenant + "/" + in.Project + "/" + in.Array); err != nil {
+		if err := tx.exclusive(arrayLock(in.Tenant, in.Project, in.Array)); err != nil {
 			return err
 		}
 		if err := tx.db.Raw("SELECT count(*) FROM (SELECT 1 FROM jobs WHERE tenant = ? AND project = ? AND array_name = ? LIMIT 1) x", in.Tenant, in.Project, in.Array).Scan(&taken).Error; err != nil {
@@ -308,6 +308,9 @@ func (s *Store) SetArrayLimit(ctx context.Context, a Array, limit int, by string
 		return schema.Invalid("array_limit", limit, fmt.Sprintf("1 to %d, or 0 for no limit", MaxQuota))
 	}
 	return s.Write(ctx, func(tx *Tx) error {
+		if err := tx.exclusive(arrayLock(a.Tenant, a.Project, a.Name)); err != nil {
+			return err
+		}
 		n, err := tx.exec("UPDATE jobs SET array_limit = ?, version = version + 1 WHERE tenant = ? AND project = ? AND array_name = ? AND ended_at = 0", limit, a.Tenant, a.Project, a.Name)
 		if err != nil {
 			return err

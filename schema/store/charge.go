@@ -125,6 +125,11 @@ func (s *Store) AdjustUsage(ctx context.Context, by string, in Adjustment) (sche
 			}
 			in.Model = sp.Model
 		}
+		if in.Job == "" && in.Region != "" {
+			if _, err := tx.region(in.Region); err != nil {
+				return err
+			}
+		}
 		if err := tx.metered(); err != nil {
 			return err
 		}

@@ -249,6 +249,9 @@ func (tx *Tx) newJob(by string, in NewJob) (job schema.Job, err error) {
 	if err != nil {
 		return job, err
 	}
+	if in.ArrayLimit, err = tx.arrayLimit(in); err != nil {
+		return job, err
+	}
 	heldBy := ""
 	if in.Held {
 		heldBy = by
@@ -260,6 +263,37 @@ func (tx *Tx) newJob(by string, in NewJob) (job schema.Job, err error) {
 		DependsOn: in.DependsOn, Array: in.Array, ArrayLimit: in.ArrayLimit,
 		State: schema.JobQueued, Reason: string(reason), SubmittedBy: by, SubmittedAt: tx.now}
 	return job, nil
+}
+
+// arrayLimit is the limit of the array that a job joins: an array has one. A job that names none takes it, and one that names
+// another is refused.
+func (tx *Tx) arrayLimit(in NewJob) (int, error) {
+	if in.Array == "" {
+		return in.ArrayLimit, nil
+	}
+	if err := tx.exclusive(arrayLock(in.Tenant, in.Project, in.Array)); err != nil {
+		return 0, err
+	}
+	var limits []int
+	if err := tx.db.Raw("SELECT array_limit FROM jobs WHERE tenant = ? AND project = ? AND array_name = ? AND ended_at = 0 LIMIT 1", in.Tenant, in.Project, in.Array).Scan(&limits).Error; err != nil {
+		return 0, err
+	}
+	switch {
+	case len(limits) == 0 || limits[0] == in.ArrayLimit:
+		return in.ArrayLimit, nil
+	case in.ArrayLimit == 0:
+		return limits[0], nil
+	}
+	was := "no limit"
+	if limits[0] > 0 {
+		was = fmt.Sprintf("the limit %d", limits[0])
+	}
+	return 0, schema.Conflict(fmt.Sprintf("array %q has %s, not %d", in.Array, was, in.ArrayLimit), "submit without a limit to join it, or change the array's: gpupool array limit "+in.Array+" N")
+}
+
+// arrayLock names the lock under which an array begins, is joined, and gets another limit.
+func arrayLock(tenant, project, name string) string {
+	return "array " + tenant + "/" + project + "/" + name
 }
 
 // limitOf is the time limit of a job of a spec that asks for one, or with 0 for none.

@@ -62,10 +62,40 @@ func (s *Store) CreateWindow(ctx context.Context, by string, w schema.Window) (s
 				w.Servers = append(w.Servers, id)
 			}
 		}
+		if err := tx.reservedApart(w); err != nil {
+			return err
+		}
 		tx.policyChanged(w.ID, w.Tenant, by, "window made", w)
 		return nil
 	})
 	return w, err
+}
+
+// reservedApart refuses a reservation of a server that is reserved for somebody else meanwhile: neither's jobs could start there.
+func (tx *Tx) reservedApart(w schema.Window) error {
+	if w.Kind != schema.WindowReservation {
+		return nil
+	}
+	if err := tx.exclusive("reservations"); err != nil {
+		return err
+	}
+	var other struct{ ID, Tenant, Project, Name string }
+	if err := tx.db.Raw(`SELECT o.id, o.tenant, o.project, v.name FROM windows o JOIN window_servers os ON os."window" = o.id JOIN servers v ON v.id = os.server
+		WHERE o.kind = ? AND o.id <> ? AND os.server IN (SELECT server FROM window_servers WHERE "window" = ?)
+			AND (o.until_at = 0 OR o.until_at > ?) AND (? = 0 OR o.from_at < ?)
+			AND (o.tenant <> ? OR o.project <> ? AND o.project <> '' AND ? <> '')
+		ORDER BY o.id, v.name LIMIT 1`,
+		schema.WindowReservation, w.ID, w.ID, w.From, w.Until, w.Until, w.Tenant, w.Project, w.Project).Scan(&other).Error; err != nil {
+		return err
+	}
+	if other.ID == "" {
+		return nil
+	}
+	whose := "tenant " + other.Tenant
+	if other.Project != "" {
+		whose += ", project " + other.Project
+	}
+	return schema.Conflict(fmt.Sprintf("server %s is reserved for %s at that time: %s", other.Name, whose, other.ID), "leave it out, choose another time, or end that one first")
 }
 
 // DeleteWindow ends one at once; a CodeNotFound error where there is none.

@@ -175,7 +175,7 @@ func (a *app) healthSilence() *cobra.Command {
 	f.StringVar(&in.Kind, "kind", "", "of evidence")
 	f.StringVar(&in.Code, "code", "", "of evidence")
 	f.StringVar(&in.Server, "server", "", "id or name")
-	f.StringVar(&in.Accelerator, "accelerator", "", "id")
+	f.StringVar(&in.Accelerator, "accelerator", "", "id or serial; with --server also its slot")
 	f.Var(&until, "until", "a moment, or +2d (required)")
 	f.StringVar(&in.Reason, "reason", "", "why (required)")
 	required(cmd, "until", "reason")
@@ -281,7 +281,7 @@ func (a *app) healthTimes() *cobra.Command {
 		RunE: func(cmd *cobra.Command, _ []string) error {
 			var p contract.GetHealthTimesParams
 			if since.ms > 0 {
-				p.Since = opt(nowInstant().Add(-time.Duration(since.ms) * time.Millisecond))
+				p.Since = opt(nowInstant().Add(-time.Duration(since.ms) * time.Millisecond).Time())
 			}
 			return show(a, cmd, func(c *client.Client) (schema.HealthTimes, error) {
 				return call.Do[schema.HealthTimes](c.GetHealthTimes(cmd.Context(), &p))
