@@ -18,6 +18,31 @@ var Models = []string{
 	"amd-mi100-32gb", "amd-mi210-64gb", "amd-mi250x-64gb", "amd-mi300a-128gb", "amd-mi300x-192gb", "amd-mi308x-192gb", "amd-mi325x-256gb", "amd-mi350x-288gb", "amd-mi355x-288gb",
 }
 
+// generations are the makers' names of the architectures that a model's name begins with.
+var generations = map[string][]string{
+	"volta": {"nvidia-v100"}, "ampere": {"nvidia-a10", "nvidia-a100", "nvidia-a30", "nvidia-a40", "nvidia-a800"}, "ada-lovelace": {"nvidia-l4", "nvidia-l40", "nvidia-l40s"},
+	"hopper": {"nvidia-h100", "nvidia-h20", "nvidia-h200", "nvidia-h800", "nvidia-gh200"}, "blackwell": {"nvidia-b200", "nvidia-b300", "nvidia-gb200", "nvidia-gb300"},
+	"cdna": {"amd-mi100"}, "cdna2": {"amd-mi210", "amd-mi250", "amd-mi250x"}, "cdna3": {"amd-mi300a", "amd-mi300x", "amd-mi308x", "amd-mi325x"}, "cdna4": {"amd-mi350x", "amd-mi355x"},
+}
+
+// ModelVendor is who makes a model: what its name begins with.
+func ModelVendor(model string) string {
+	vendor, _, _ := strings.Cut(model, "-")
+	return vendor
+}
+
+// ModelGeneration is the architecture of a model: hopper, cdna3. Of a model that is not known here it is "unknown".
+func ModelGeneration(model string) string {
+	for name, begins := range generations {
+		for _, b := range begins {
+			if model == b || strings.HasPrefix(model, b+"-") {
+				return name
+			}
+		}
+	}
+	return "unknown"
+}
+
 // CheckModel refuses a model that is neither one of Models nor of known, which are those that the pool has: a quota or a
 // spec for a mistyped model would bind nothing, and nobody would notice. The error names the nearest.
 func CheckModel(field, model string, known []string) error {

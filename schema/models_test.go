@@ -27,3 +27,20 @@ func TestAMistypedModelIsRefusedWithTheNearest(t *testing.T) {
 		}
 	}
 }
+
+func TestEveryKnownModelHasAVendorAndAGeneration(t *testing.T) {
+	t.Parallel()
+	for _, m := range schema.Models {
+		if v := schema.ModelVendor(m); v != "nvidia" && v != "amd" {
+			t.Errorf("%s: vendor %q", m, v)
+		}
+		if schema.ModelGeneration(m) == "unknown" {
+			t.Errorf("%s: no generation", m)
+		}
+	}
+	for m, want := range map[string]string{"nvidia-h200-nvl-141gb": "hopper", "nvidia-l40-48gb": "ada-lovelace", "nvidia-a10-24gb": "ampere", "amd-mi308x-192gb": "cdna3", "amd-mi355x-288gb": "cdna4", "acme-x1-9gb": "unknown"} {
+		if got := schema.ModelGeneration(m); got != want {
+			t.Errorf("%s: generation %q, want %q", m, got, want)
+		}
+	}
+}

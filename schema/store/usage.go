@@ -22,10 +22,13 @@ type UsageQuery struct {
 }
 
 // UsageKeys are what usage can be grouped by. A report in periods also has the key "period".
-var UsageKeys = []string{"tenant", "project", "spec", "model", "region", "outcome", "server", "rack", "job"}
+var UsageKeys = []string{"tenant", "project", "spec", "model", "region", "outcome", "server", "rack", "job", "vendor", "generation"}
 
 // kept are the keys that the hourly sums have; by others the ledger itself is summed.
 var kept = UsageKeys[:6]
+
+// classes are the keys that a model's name tells.
+var classes = map[string]func(model string) string{"vendor": schema.ModelVendor, "generation": schema.ModelGeneration}
 
 // UsageRow is the sum for one combination of keys.
 type UsageRow struct {
@@ -92,6 +95,11 @@ func (s *Store) Metered(ctx context.Context) (schema.Instant, error) {
 // usageIn sums one period, apart for each span of time with the same prices.
 func (s *Store) usageIn(ctx context.Context, q UsageQuery, p usage.Period, live []schema.LedgerRow, prices usage.Prices) ([]UsageRow, error) {
 	by := append(slices.Clone(q.By), "spec") // what is paid depends on it
+	for i, k := range by {
+		if classes[k] != nil {
+			by[i] = "model"
+		}
+	}
 	sums := map[string]*UsageRow{}
 	cost := map[string]*usage.Cost{}
 	for _, w := range prices.Steady(p.Interval) {
@@ -106,6 +114,11 @@ func (s *Store) usageIn(ctx context.Context, q UsageQuery, p usage.Period, live 
 		}
 		for _, f := range found {
 			keys := f.keys[:len(q.By)]
+			for i, k := range q.By {
+				if class := classes[k]; class != nil {
+					keys[i] = class(keys[i])
+				}
+			}
 			id := strings.Join(keys, "\x00")
 			if sums[id] == nil {
 				sums[id] = &UsageRow{Keys: map[string]string{}}

@@ -332,11 +332,14 @@ func (b *books) check() {
 				want[j.tenant] = w
 			}
 		}
-		for _, by := range [][]string{{"tenant"}, {"tenant", "server"}, {"tenant", "spec", "outcome"}} {
+		for _, by := range [][]string{{"tenant"}, {"tenant", "server"}, {"tenant", "spec", "outcome"}, {"vendor", "tenant", "generation"}} {
 			rows, err := b.Usage(ctx, store.UsageQuery{From: schema.Instant(from), To: schema.Instant(to), By: by, Live: true})
 			b.must(err)
 			got := map[string][2]int64{}
 			for _, r := range rows {
+				if v, ok := r.Keys["vendor"]; ok && (v != "nvidia" || r.Keys["generation"] != "hopper") {
+					t.Fatalf("the class of a %s is %v", h100, r.Keys)
+				}
 				g := got[r.Keys["tenant"]]
 				g[0] += r.Used()
 				g[1] += r.Charged()

@@ -25,7 +25,7 @@ func (a *app) usage() *cobra.Command {
 	var from, to moment
 	var tenant, project, every, zone string
 	var live bool
-	keys := []string{"tenant", "project", "spec", "model", "region", "outcome", "server", "rack", "job"}
+	keys := []string{"tenant", "project", "spec", "model", "region", "outcome", "server", "rack", "job", "vendor", "generation"}
 	cmd := &cobra.Command{
 		Use:   "usage",
 		Short: "Report GPU-hours by tenant, project, spec and so on",
@@ -34,6 +34,7 @@ and --to. Times without a zone are UTC; 2026-11 is the begin of that month. --ev
 --zone, whose days have 23, 24 or 25 hours. With -o csv the columns hold GPU-milliseconds as well, which add up exactly.`,
 		Example: `  gpupool usage --by tenant,project --from 2026-11 --to 2026-12
   gpupool usage --by spec --every day --zone Europe/Berlin --from 2026-11
+  gpupool usage --by vendor,generation,model --from 2026-11
   gpupool usage --by spec -o csv > usage.csv`,
 		Args: exactly(),
 		RunE: func(cmd *cobra.Command, _ []string) error {
