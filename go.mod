@@ -3,6 +3,7 @@ module gpupool
 go 1.26.8
 
 require (
+	code.dny.dev/ssrf v0.3.0
 	github.com/NVIDIA/go-nvml v0.13.4-1
 	github.com/a-h/templ v0.3.1118
 	github.com/bougou/go-ipmi v0.9.1
@@ -32,6 +33,7 @@ require (
 	github.com/rogpeppe/go-internal v1.16.0
 	github.com/spf13/cobra v1.10.2
 	github.com/spf13/pflag v1.0.10
+	github.com/standard-webhooks/standard-webhooks/libraries v0.0.1
 	github.com/stmcginnis/gofish v0.25.0
 	github.com/vishvananda/netlink v1.3.1
 	go.temporal.io/api v1.63.5

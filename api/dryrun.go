@@ -92,7 +92,7 @@ func (s *Server) toDryRun(ctx context.Context, q store.DryRun, a store.DryRunAns
 		}
 		shown := contract.DryRunVictim{Job: j.ID, Name: j.Name, Tenant: j.Tenant, Accelerators: j.Accelerators(), Why: contract.DryRunVictimWhy(v.Why), GraceUntil: v.GraceUntil, LostGpuMs: v.LostWork}
 		if !id.Sees(j.Tenant, j.Project) {
-			shown.Job, shown.Name = anotherJob, ""
+			shown.Job, shown.Name = schema.AnotherJob, ""
 			if !id.Pool() && j.Tenant != id.Tenant {
 				shown.Tenant = ""
 			}

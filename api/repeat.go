@@ -35,7 +35,7 @@ func (s *Server) once(c *gin.Context) {
 		s.fail(c, err)
 		return
 	}
-	if route == "POST /v1/tokens" {
+	if route == "POST /v1/tokens" || route == "POST /v1/webhooks" {
 		s.fail(c, schema.Invalid(keyHeader, key, "no key here: a secret is shown once, and a kept answer would hold it"))
 		return
 	}

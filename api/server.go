@@ -50,6 +50,8 @@ type Config struct {
 	TrustedProxies []string
 	// RatePerToken bounds the requests a second of one token; 0 = 2000, negative = no bound.
 	RatePerToken int
+	// CheckWebhook refuses the address of a webhook that must not be reached; nil = any is taken.
+	CheckWebhook func(url string) error
 	// HeartbeatEvery is told to agents; 0 = 5 s.
 	HeartbeatEvery time.Duration
 	// BodyWithin is how long a request's body may take to come; 0 = 30 s.

@@ -185,7 +185,7 @@ func (s *Server) shown(c *gin.Context, page []schema.Event) []schema.Event {
 	if me(c).Pool() {
 		return page
 	}
-	return each(page, redactEvent)
+	return each(page, schema.Event.ForTenant)
 }
 
 // pulse is how often a silent stream says that it lives, and asks whether its reader may still read.

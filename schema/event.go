@@ -70,10 +70,26 @@ const (
 	EventClusterState EventKind = "cluster.state" // data: down, why
 	EventClusterDrift EventKind = "cluster.drift" // data: drift (see ClusterDrift), text
 
+	EventWebhook EventKind = "webhook.state" // data: name, act (made, removed, tested, enabled, disabled), why
+
 	EventPolicyChanged EventKind = "policy.changed" // specs, tenants, projects, quotas, budgets, windows, stops
 	EventBoot          EventKind = "boot.evidence"  // a DHCP message, file or script served; data: BootEvidence
 	EventAudit         EventKind = "audit.act"      // who did what by the API; data: route, status
 )
+
+// EventKinds are all there are.
+var EventKinds = []EventKind{
+	EventServerEnrolled, EventServerPhase, EventServerStep, EventServerFailure, EventServerCordoned, EventServerUncordoned,
+	EventServerProtected, EventServerIdentified, EventServerPhonedHome, EventServerInstall, EventServerAgent, EventServerDrained,
+	EventServerDiscovered, EventServerBMC, EventBMCAsked, EventBMCEnded, EventAcceleratorSeen, EventAcceleratorHealth,
+	EventAcceleratorInstalled, EventAcceleratorGone, EventFault, EventFaultCleared, EventBreaker, EventRepairOpened,
+	EventRepairState, EventRepairNews, EventRepairDone, EventRMA, EventTaskQueued, EventTaskProgress,
+	EventTaskEnded, EventJobSubmitted, EventJobAllocated, EventJobRunning, EventJobStop, EventJobAttemptEnded,
+	EventJobReleased, EventJobState, EventJobReason, EventJobHeld, EventJobUnheld, EventJobLimit,
+	EventArrayLimit, EventUsageAdjusted, EventUsageAlarm, EventBudgetWarning, EventJobIdle, EventJobCheckpoint,
+	EventJobUnattended, EventJobDevices, EventClusterState, EventClusterDrift, EventPolicyChanged, EventBoot,
+	EventAudit, EventWebhook,
+}
 
 // Event is one row of the append-only log that long-polls, event streams, the allocator's wake-up, the delivery to
 // workflows and the audit trail all read. Seq becomes visible in order: a reader that has seen n has seen all below.

@@ -89,7 +89,7 @@ func (p *Process) listen() (err error) {
 func (p *Process) serve() error {
 	sampler := &meter.Sampler{Store: p.Store, Log: p.log.With("part", "meter")}
 	p.spawn("samples", func(ctx context.Context) error { return sampler.Run(ctx, time.Minute) })
-	s, err := api.New(api.Config{Store: p.Store, Samples: sampler.Seen, Ring: p.ring, Health: healthRules{p.Store}, Processes: processes{p.Store, p.Client}, Installs: installs{p.profiles, p.URL}, Log: p.log.With("part", "api"), ExternalURL: p.URL, HeartbeatEvery: p.Config.Timing.Heartbeat,
+	s, err := api.New(api.Config{Store: p.Store, Samples: sampler.Seen, Ring: p.ring, Health: healthRules{p.Store}, Processes: processes{p.Store, p.Client}, Installs: installs{p.profiles, p.URL}, CheckWebhook: webhookRules(p.Config.Webhooks).Check, Log: p.log.With("part", "api"), ExternalURL: p.URL, HeartbeatEvery: p.Config.Timing.Heartbeat,
 		Ready: func(ctx context.Context) error {
 			_, err := p.Client.CheckHealth(ctx, nil)
 			return err

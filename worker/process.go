@@ -12,6 +12,7 @@ import (
 	"fmt"
 	"log/slog"
 	"net"
+	"net/netip"
 	"sync"
 	"time"
 
@@ -29,6 +30,7 @@ import (
 	"gpupool/activities/job"
 	"gpupool/activities/meter"
 	"gpupool/activities/node"
+	"gpupool/activities/webhook"
 	"gpupool/pxe"
 	"gpupool/schema/secret"
 	"gpupool/schema/store"
@@ -145,7 +147,7 @@ func (p *Process) core(ctx context.Context) error {
 		// A workflow whose code changed under it waits for a person; its record is not lost.
 		WorkflowPanicPolicy: sdkworker.BlockWorkflow,
 	})
-	for _, wf := range []any{workflows.RunJob, workflows.OnboardServer, workflows.RepairServer, workflows.Allocator, workflows.Cluster, workflows.Deliver, workflows.Meter,
+	for _, wf := range []any{workflows.RunJob, workflows.OnboardServer, workflows.RepairServer, workflows.Allocator, workflows.Cluster, workflows.Deliver, workflows.Meter, workflows.Webhooks,
 		workflows.ActOnBMC, workflows.WatchBMCs, workflows.KeepCredentials} {
 		w.RegisterWorkflow(wf)
 	}
@@ -160,6 +162,7 @@ func (p *Process) core(ctx context.Context) error {
 		Judge: func(ctx context.Context, fault string) error {
 			return health.Judger{Store: p.Store, Timing: repair}.Judge(ctx, fault)
 		}})
+	w.RegisterActivity(&webhook.Activities{Store: p.Store, Ring: p.ring, Rules: webhookRules(p.Config.Webhooks), Timing: webhook.Timing{GiveUp: p.Config.Webhooks.GiveUp}, Log: p.log.With("part", "webhooks")})
 	if err := w.Start(); err != nil {
 		return fmt.Errorf("starting the core worker: %w", err)
 	}
@@ -186,7 +189,21 @@ func (p *Process) core(ctx context.Context) error {
 	if err := p.host(ctx, "meter", workflows.Meter); err != nil {
 		return err
 	}
+	if err := p.host(ctx, "webhooks", workflows.Webhooks); err != nil {
+		return err
+	}
 	return p.host(ctx, "deliver", workflows.Deliver)
+}
+
+// webhookRules are the configuration as those who tell webhooks take it. Its networks were checked.
+func webhookRules(c config.Webhooks) webhook.Rules {
+	r := webhook.Rules{HTTP: c.AllowHTTP}
+	for _, n := range c.AllowNetworks {
+		if p, err := netip.ParsePrefix(n); err == nil {
+			r.Networks = append(r.Networks, p.Masked())
+		}
+	}
+	return r
 }
 
 // allocators offers to run the configured regions' allocators.

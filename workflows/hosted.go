@@ -10,6 +10,7 @@ import (
 	"gpupool/activities/cluster"
 	"gpupool/activities/deliver"
 	"gpupool/activities/hosted"
+	"gpupool/activities/webhook"
 )
 
 // hosting is how Temporal keeps one execution of an endless activity alive in the cluster: when its process dies, its
@@ -63,4 +64,14 @@ func Deliver(ctx workflow.Context) error {
 		return err
 	}
 	return workflow.NewContinueAsNewError(ctx, Deliver)
+}
+
+// Webhooks hosts the telling of webhooks, under the workflow id webhooks.
+func Webhooks(ctx workflow.Context) error {
+	var w *webhook.Activities
+	err := workflow.ExecuteActivity(hosting(ctx, CoreQueue), w.Tell).Get(ctx, nil)
+	if temporal.IsCanceledError(err) {
+		return err
+	}
+	return workflow.NewContinueAsNewError(ctx, Webhooks)
 }

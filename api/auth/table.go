@@ -163,6 +163,15 @@ var Table = []Rule{
 	{"GET", "/v1/charging", Operator | Viewer | tenants},
 	{"PUT", "/v1/charging", Operator},
 
+	{"GET", "/v1/webhooks", Operator | TenantAdmin}, // an address may hold a secret
+	{"POST", "/v1/webhooks", Operator | TenantAdmin},
+	{"GET", "/v1/webhooks/:webhook", Operator | TenantAdmin},
+	{"DELETE", "/v1/webhooks/:webhook", Operator | TenantAdmin},
+	{"GET", "/v1/webhooks/:webhook/deliveries", Operator | TenantAdmin},
+	{"GET", "/v1/webhooks/:webhook/deliveries/:delivery", Operator | TenantAdmin},
+	{"POST", "/v1/webhooks/:webhook/actions/test", Operator | TenantAdmin},
+	{"POST", "/v1/webhooks/:webhook/actions/enable", Operator | TenantAdmin},
+
 	{"GET", "/v1/tokens", Operator | TenantAdmin},
 	{"POST", "/v1/tokens", Operator | TenantAdmin},
 	{"DELETE", "/v1/tokens/:token", Operator | TenantAdmin},

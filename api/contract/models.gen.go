@@ -332,6 +332,24 @@ type Counts struct {
 	WaitByReason map[string]Waits `json:"wait_by_reason"`
 }
 
+// Delivery defines model for Delivery.
+type Delivery = schema.WebhookDelivery
+
+// DeliveryBody defines model for DeliveryBody.
+type DeliveryBody struct {
+	// Body What was sent
+	Body     string   `json:"body"`
+	Delivery Delivery `json:"delivery"`
+}
+
+// DeliveryList defines model for DeliveryList.
+type DeliveryList struct {
+	Items []Delivery `json:"items"`
+}
+
+// DeliveryState defines model for DeliveryState.
+type DeliveryState = schema.DeliveryState
+
 // Dependency defines model for Dependency.
 type Dependency = schema.Dependency
 
@@ -398,6 +416,12 @@ type DryRunVictim struct {
 
 // DryRunVictimWhy It is of a lower priority, or runs on capacity that is guaranteed to others
 type DryRunVictimWhy string
+
+// EnableWebhook defines model for EnableWebhook.
+type EnableWebhook struct {
+	// FromNow Drop what has gathered
+	FromNow bool `json:"from_now,omitempty"`
+}
 
 // Event defines model for Event.
 type Event = schema.Event
@@ -1066,6 +1090,24 @@ type NewToken struct {
 	Tenant Name `json:"tenant,omitempty"`
 }
 
+// NewWebhook defines model for NewWebhook.
+type NewWebhook struct {
+	// Events Kinds, such as job.state, or all of one subject: repair.*
+	Events []string `json:"events"`
+
+	// Name A name that people choose
+	Name Name `json:"name"`
+
+	// Project Only events of jobs of this project of the tenant
+	Project Name `json:"project,omitempty"`
+
+	// Tenant Only this tenant's events; absent = the whole pool's, or the caller's tenant's
+	Tenant Name `json:"tenant,omitempty"`
+
+	// Url https://…, with a public address
+	Url string `json:"url"`
+}
+
 // NewWindow defines model for NewWindow.
 type NewWindow struct {
 	// From Absent = now
@@ -1511,6 +1553,21 @@ type UsageRow struct {
 // Waits defines model for Waits.
 type Waits = usage.Waits
 
+// Webhook defines model for Webhook.
+type Webhook = schema.Webhook
+
+// WebhookList defines model for WebhookList.
+type WebhookList struct {
+	Items []Webhook `json:"items"`
+}
+
+// WebhookSecret defines model for WebhookSecret.
+type WebhookSecret struct {
+	// Secret Shown once: whsec_ and the base64 of the key that signs
+	Secret  string  `json:"secret"`
+	Webhook Webhook `json:"webhook"`
+}
+
 // Why defines model for Why.
 type Why struct {
 	Reason string `json:"reason"`
@@ -1582,6 +1639,9 @@ type TheSpec = string
 
 // TheTenant defines model for TheTenant.
 type TheTenant = string
+
+// TheWebhook defines model for TheWebhook.
+type TheWebhook = string
 
 // To defines model for To.
 type To = time.Time
@@ -1984,6 +2044,15 @@ type GetTraceParams struct {
 	To *To `form:"to,omitempty" json:"to,omitempty"`
 }
 
+// ListDeliveriesParams defines parameters for ListDeliveries.
+type ListDeliveriesParams struct {
+	// State Only those in this state
+	State *DeliveryState `form:"state,omitempty" json:"state,omitempty"`
+
+	// Limit How many at most; absent = 100
+	Limit *Limit `form:"limit,omitempty" json:"limit,omitempty"`
+}
+
 // SubmitArrayJSONRequestBody defines body for SubmitArray for application/json ContentType.
 type SubmitArrayJSONRequestBody = NewArray
 
@@ -2106,6 +2175,12 @@ type CreateTokenJSONRequestBody = NewToken
 
 // AdjustUsageJSONRequestBody defines body for AdjustUsage for application/json ContentType.
 type AdjustUsageJSONRequestBody = NewAdjustment
+
+// CreateWebhookJSONRequestBody defines body for CreateWebhook for application/json ContentType.
+type CreateWebhookJSONRequestBody = NewWebhook
+
+// EnableWebhookJSONRequestBody defines body for EnableWebhook for application/json ContentType.
+type EnableWebhookJSONRequestBody = EnableWebhook
 
 // CreateWindowJSONRequestBody defines body for CreateWindow for application/json ContentType.
 type CreateWindowJSONRequestBody = NewWindow

@@ -13,12 +13,13 @@ type Config struct {
 	Database   Database   `yaml:"database" help:"The record: inventory, jobs, allocations, ledger, events."`
 	Temporal   Temporal   `yaml:"temporal" help:"The processes: what happens next, waits, retries, undo."`
 	API        API        `yaml:"api" help:"REST API and console."`
-	Secrets    Secrets    `yaml:"secrets" help:"Passwords of BMCs and the like, encrypted in the database."`
+	Secrets    Secrets    `yaml:"secrets" help:"Passwords of BMCs and secrets of webhooks, encrypted in the database."`
 	BMC        BMC        `yaml:"bmc" help:"The servers' BMCs: which are trusted, how often they are looked at, when their passwords are replaced."`
 	Timing     Timing     `yaml:"timing" help:"How long things may take before something else is done about them. Every process of a pool should be given the same."`
 	Limits     Limits     `yaml:"limits" help:"How much is done at a time."`
 	Jobs       Jobs       `yaml:"jobs" help:"Jobs that the servers' own agents run."`
 	Clusters   []Cluster  `yaml:"clusters" help:"Slurm and Kubernetes clusters whose connectors this process, as a worker, may run; one of those that offer a cluster runs it. Of each: name, kind (slurm, kubernetes), owner; slurm: url, api_version, token_file or jwt_key_file, user, conf, bin_dir, partition, account, log_dir, container_flag; kubernetes: kubeconfig, context, namespace, image." zero:"none: jobs run on the servers' own agents" example:"[{name: alps, kind: slurm, url: 'https://slurm.example.net:6820', jwt_key_file: /etc/slurm/jwt_hs256.key, partition: gpu, log_dir: /shared/gpupool}]"`
+	Webhooks   Webhooks   `yaml:"webhooks" help:"How people's own systems are told of events. Every process of a pool should be given the same."`
 	Install    Install    `yaml:"install" help:"How operating systems get onto servers."`
 	PXE        PXE        `yaml:"pxe" help:"Network boot: DHCP, TFTP, HTTP."`
 	Log        Log        `yaml:"log" help:"The process's log, on standard error."`
@@ -61,7 +62,7 @@ type API struct {
 
 // Secrets is how passwords are kept.
 type Secrets struct {
-	KeyFile string `yaml:"key_file" help:"File with the key that encrypts BMC passwords in the database. Lost with it are the passwords: back it up apart from the database." zero:"secrets.keys in data_dir, made at the first start; with postgres: must be set for api and worker, made with 'gpupool keys secrets'" example:"/etc/gpupool/secrets.keys"`
+	KeyFile string `yaml:"key_file" help:"File with the key that encrypts BMC passwords and webhooks' secrets in the database. Lost with it are both: back it up apart from the database." zero:"secrets.keys in data_dir, made at the first start; with postgres: must be set for api and worker, made with 'gpupool keys secrets'" example:"/etc/gpupool/secrets.keys"`
 }
 
 // Limits are how much is done at a time.

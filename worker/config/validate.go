@@ -37,6 +37,7 @@ func (c *Config) Validate() error {
 		"set with database.driver postgres, since every process of the pool needs the same key; make one with 'gpupool keys secrets'")
 	c.BMC.validate(v)
 	c.Timing.validate(v)
+	c.Webhooks.validate(v)
 	validateClusters(c.Clusters, v)
 	v.that(slices.Contains([]string{"", "quick", "standard", "soak"}, c.Install.BurnIn), "install.burn_in", c.Install.BurnIn, "quick, standard or soak")
 	v.that(c.Limits.InstallsPerSite >= 1 && c.Limits.InstallsPerSite <= 10_000, "limits.installs_per_site", c.Limits.InstallsPerSite, "1 to 10000")
