@@ -66,7 +66,8 @@ func toJob(j schema.Job, id auth.Identity) contract.Job {
 	if !id.Pool() || id.Role == schema.RoleOperator {
 		_ = json.Unmarshal([]byte(j.Env), &out.Env)
 	}
-	if r, ok := store.Reason(j.Reason); ok && j.State == schema.JobQueued {
+	// While its servers are handed it, a job waits as well: for DISPATCHING.
+	if r, ok := store.Reason(j.Reason); ok && (j.State == schema.JobQueued || j.State == schema.JobStarting && r.Code == schema.ReasonDispatching) {
 		if !id.Pool() {
 			r = redact(r, id.Tenant)
 		}

@@ -27,16 +27,19 @@ type queue struct {
 	servers map[string]schema.Server // by name
 }
 
-// newQueue has servers r1s1, r1s2 and so on, each of eight accelerators of one rack, and serves region eu.
+// newQueue has servers r1s1, r1s2 and so on, each of eight accelerators of one rack, and serves region eu; with none,
+// there is a server and nobody serves the region.
 func newQueue(t *testing.T, servers int) *queue {
 	t.Helper()
 	q := &queue{newPool(t), map[string]schema.Server{}}
-	for n := range servers {
+	for n := range max(servers, 1) {
 		v := storetest.Available(t, q.store, n+1, model, 8)
 		q.servers[v.Name] = v
 	}
 	q.op("POST", "/v1/specs", `{"name":"h100x1","model":"`+model+`","accelerators":1}`)
-	q.serve("eu")
+	if servers > 0 {
+		q.serve("eu")
+	}
 	return q
 }
 

@@ -389,7 +389,11 @@ func (a *app) jobWhy() *cobra.Command {
 			why := words.Reason(*j.Reason, now)
 			f.put("Waits since", words.Clock(j.Reason.Since, now)+" ("+words.Ago(j.Reason.Since, now)+")")
 			putWhy(f, why)
-			f.put("As of", fmt.Sprintf("cycle %d, %s", j.Reason.Cycle, words.Ago(j.Reason.EvaluatedAt, now)))
+			asOf := words.Ago(j.Reason.EvaluatedAt, now)
+			if j.Reason.Cycle > 0 { // else it is not the allocator's
+				asOf = fmt.Sprintf("cycle %d, %s", j.Reason.Cycle, asOf)
+			}
+			f.put("As of", asOf)
 			return nil
 		},
 	}
