@@ -178,6 +178,87 @@ func TestBMCsAreOperatedAndWatchedByTheWholeProcess(t *testing.T) {
 	}
 }
 
+// What a server's BMC shows of its power, its fans and its coolant becomes a verdict: one that fails is only told, none to
+// spare calls a technician, a leak takes the server out. What is mended is told as over.
+func TestPowerFansAndLeaksOfABMCAreJudged(t *testing.T) {
+	t.Parallel()
+	for _, tc := range []struct {
+		profile    string
+		unit       bmc.Unit
+		kind       string
+		names      []string // of the units that fail, in order
+		first, all string   // verdicts: of the first, and of the whole kind
+		lastPart   string   // what the repair is of
+	}{
+		{bmc.DGXH100, bmc.PSU, "power-supply", []string{"PSU3", "PSU1", "PSU6"}, "observe", "cordon", "power supplies"},
+		{bmc.GB200, bmc.Fan, "fan", []string{"FAN8", "FAN2"}, "observe", "cordon", "fans"},
+		{bmc.GB200, bmc.Leak, "leak", []string{"Chassis_0_LeakDetector_1_ColdPlate"}, "repair", "repair", "Chassis_0_LeakDetector_1_ColdPlate"},
+	} {
+		t.Run(tc.kind, func(t *testing.T) {
+			t.Parallel()
+			machine, db, v := bmcSite(t, tc.profile, "127.0.0.1:0")
+			ctx := t.Context()
+			eventually(t, db, "the watch knows the server", func() (bool, error) {
+				m, err := db.BMCMemories(ctx, "hall-1")
+				return m[v.ID] != nil, err
+			})
+			judged := func(part string) schema.Fault {
+				t.Helper()
+				var f schema.Fault
+				eventually(t, db, part+" is judged", func() (bool, error) {
+					list, err := db.Faults(ctx, v.ID)
+					for _, x := range list {
+						if x.Part == part && x.Verdict != "" {
+							f = x
+						}
+						if x.Kind != tc.kind || x.Source != "redfish" {
+							return false, fmt.Errorf("%+v", x)
+						}
+					}
+					return f.ID != "", err
+				})
+				return f
+			}
+			for _, name := range tc.names {
+				if _, err := machine.SetUnit(tc.unit, name, "Critical"); err != nil {
+					t.Fatal(err)
+				}
+				if f := judged(name); f.Verdict != tc.first || !strings.Contains(f.Text, name) {
+					t.Fatalf("fault %+v", f)
+				}
+			}
+			f := judged(tc.lastPart)
+			if f.Verdict != tc.all || f.Repair == "" {
+				t.Fatalf("fault %+v", f)
+			}
+			r, err := db.Repair(ctx, f.Repair)
+			if err != nil || r.Part != tc.lastPart || r.Cure != schema.CureTechnician {
+				t.Fatalf("repair %+v, %v", r, err)
+			}
+			if tc.unit == bmc.Leak {
+				return // one that has dried has leaked all the same
+			}
+			for _, name := range tc.names {
+				if _, err := machine.SetUnit(tc.unit, name, "OK"); err != nil {
+					t.Fatal(err)
+				}
+			}
+			eventually(t, db, "all are over", func() (bool, error) {
+				list, err := db.Faults(ctx, v.ID)
+				for _, x := range list {
+					if x.ClearedAt == 0 {
+						return false, err
+					}
+				}
+				return len(list) == len(tc.names)+1, err
+			})
+			if r, err = db.Repair(ctx, f.Repair); err != nil || r.Cure != schema.CureBurnIn {
+				t.Fatalf("nothing is left to cure, and the repair asks for %s, %v", r.Cure, err)
+			}
+		})
+	}
+}
+
 // A BMC without an event stream is told where to push its events, and what it pushes reaches the watch through the API.
 func TestWhatABMCPushesReachesTheWatch(t *testing.T) {
 	t.Parallel()

@@ -50,6 +50,7 @@ type conn struct {
 	basic      *Login // SessionService is absent: Basic, one request at a time
 	service    *resource
 	hosts      map[string]*host // by the SystemID asked for
+	plan       *plan            // where power and cooling are shown
 }
 
 type lane int

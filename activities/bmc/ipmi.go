@@ -461,6 +461,7 @@ func (c *IPMIClient) LogEntries(ctx context.Context, cursor *Cursor) (fresh []Lo
 				e.At, e.Created = st.Timestamp, st.Timestamp.UTC().Format(time.RFC3339)
 				e.Message = fmt.Sprintf("%s sensor %d: %s", st.SensorType, st.SensorNumber, st.EventString())
 				e.Severity = string(st.EventSeverity())
+				e.MessageID = fmt.Sprintf("IPMI.%s/%s", st.SensorType, st.EventString())
 			}
 			all = append(all, e)
 		}

@@ -325,17 +325,22 @@ func TestTheWatchReadsEventLogAndSensorsOverIPMI(t *testing.T) {
 	// Memory, sensor-specific, uncorrectable ECC (IPMI 2.0 table 42-3, sensor type 0Ch offset 1).
 	fmt.Fprintln(console, "sel_add 0x20 0x02 0x00 0x00 0x00 0x00 0x20 0x00 0x04 0x0c 0x07 0x6f 0x01 0xff 0xff")
 	got := next("the memory error", func(s seen) bool { return len(s.signs) > 0 })
-	if x := got.signs[0]; len(got.signs) != 1 || x.Kind != "bmc-critical" || !strings.Contains(x.Text, "Memory") || x.Server != "srv-1" {
+	if x := got.signs[0]; len(got.signs) != 1 || x.Kind != "mce" || !strings.Contains(x.Text, "Memory") || x.Server != "srv-1" {
 		t.Fatalf("signs %+v", got.signs)
 	}
 	fmt.Fprintln(console, "sensor_set_value 0x20 0 1 95 0")
 	got = next("the temperature", func(s seen) bool { return len(s.signs) > 0 })
-	if x := got.signs[0]; len(got.signs) != 1 || x.Kind != "bmc-critical" || !strings.Contains(x.Text, "sensor Temp") || !strings.Contains(x.Text, "95") {
+	if x := got.signs[0]; len(got.signs) != 1 || x.Kind != "thermal" || x.Part != "Temp" || !strings.Contains(x.Text, "sensor Temp") || !strings.Contains(x.Text, "95") {
 		t.Fatalf("signs %+v", got.signs)
 	}
 	for range 3 {
 		if again := next("another look", func(seen) bool { return true }); len(again.signs) != 0 {
 			t.Fatalf("told twice: %+v", again.signs)
 		}
+	}
+	fmt.Fprintln(console, "sensor_set_value 0x20 0 1 40 0")
+	got = next("that it is over", func(s seen) bool { return len(s.signs) > 0 })
+	if x := got.signs[0]; len(got.signs) != 1 || !x.Over || x.Kind != "thermal" || x.Part != "Temp" {
+		t.Fatalf("signs %+v", got.signs)
 	}
 }

@@ -271,8 +271,8 @@ func driveOdd(t *testing.T, name string, base lab.Profile, seed uint64, timing b
 	}
 	_, err = c.Look(ctx)
 	did("look", err, nil)
-	_, err = c.Leaks(ctx)
-	did("leaks", err, nil)
+	_, err = c.Plant(ctx)
+	did("power and cooling", err, nil)
 	_ = c.Doctor(ctx, schema.Server{})
 	if seed%4 == 0 { // the long reads
 		_, err = c.Log(ctx, 10)

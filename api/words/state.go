@@ -74,6 +74,13 @@ func Breaker(b schema.Breaker) string {
 
 // Verdict says what came of a fault.
 func Verdict(f schema.Fault) string {
+	if f.ClearedAt != 0 {
+		return verdict(f) + "; it is over"
+	}
+	return verdict(f)
+}
+
+func verdict(f schema.Fault) string {
 	switch f.Verdict {
 	case "":
 		return "not judged yet"

@@ -90,6 +90,9 @@ func (l *Lab) build(i int, c ServerConfig) (*machine, error) {
 	m.bmc = bmc.New(p, bmc.Hooks{PowerOn: m.powerOn, PowerOff: func(bool) { m.powerOff() }, Shutdown: m.shutdown, Locate: m.locate},
 		bmc.WithIdentity(id), bmc.WithCredential(user, password), bmc.WithPower(m.st.On), bmc.WithLogCap(1000))
 	m.restoreOverride()
+	if err := m.restoreUnits(); err != nil {
+		return nil, err
+	}
 	if err := m.listen(i); err != nil {
 		return nil, err
 	}
@@ -386,6 +389,9 @@ func (m *machine) fault(dev, kind string) error {
 		})
 		return nil
 	}
+	if slices.Contains(unitKinds, kind) {
+		return m.unitFault(dev, kind)
+	}
 	i, err := m.slotOf(dev)
 	if err != nil {
 		return err
@@ -411,6 +417,10 @@ func (m *machine) clear(dev, kind string) error {
 	}
 	m.mu.Lock()
 	defer m.mu.Unlock()
+	mended, err := m.clearUnits(dev, kind)
+	if err != nil || slices.Contains(unitKinds, kind) || mended && dev != "" && dev != "-" {
+		return err
+	}
 	if dev == "" || dev == "-" {
 		m.changeLocked(func(s *state) {
 			s.Faults = slices.DeleteFunc(s.Faults, func(f string) bool { return kind == "" || f == kind })
@@ -428,6 +438,60 @@ func (m *machine) clear(dev, kind string) error {
 	}
 	m.changeLocked(func(*state) {})
 	m.show(i)
+	return nil
+}
+
+// unitFault makes a unit fail; before there is a BMC that is kept for it. The caller holds mu.
+func (m *machine) unitFault(name, kind string) error {
+	if name == "-" {
+		name = ""
+	}
+	if m.bmc != nil {
+		var err error
+		if name, err = m.bmc.SetUnit(bmc.Unit(kind), name, "Critical"); err != nil {
+			return err
+		}
+	}
+	m.changeLocked(func(s *state) {
+		if f := kind + " " + name; !slices.Contains(s.Faults, f) {
+			s.Faults = append(s.Faults, f)
+		}
+	})
+	return nil
+}
+
+// clearUnits mends the units of a name, or all of a kind; "" is any. It says whether there was one. The caller holds mu.
+func (m *machine) clearUnits(name, kind string) (mended bool, err error) {
+	if name == "-" {
+		name = ""
+	}
+	var left []string
+	for _, f := range m.st.Faults {
+		of, unit, ok := strings.Cut(f, " ")
+		if !ok || kind != "" && of != kind || name != "" && unit != name {
+			left = append(left, f)
+			continue
+		}
+		if _, err := m.bmc.SetUnit(bmc.Unit(of), unit, "OK"); err != nil {
+			return mended, err
+		}
+		mended = true
+	}
+	m.changeLocked(func(s *state) { s.Faults = left })
+	return mended, nil
+}
+
+// restoreUnits shows the units that failed before the lab was started anew.
+func (m *machine) restoreUnits() error {
+	for i, f := range m.st.Faults {
+		if kind, unit, ok := strings.Cut(f, " "); ok {
+			name, err := m.bmc.SetUnit(bmc.Unit(kind), unit, "Critical")
+			if err != nil {
+				return err
+			}
+			m.st.Faults[i] = kind + " " + name
+		}
+	}
 	return nil
 }
 

@@ -27,9 +27,13 @@ const (
 
 var serverKinds = []string{BootHang, NoDHCP, BMCDown, AgentSilent, KernelHang, InstallHang}
 
+// unitKinds are faults of what a server's BMC watches: its power supplies, fans and leak detectors, by the name that they have
+// there, "-" for the first.
+var unitKinds = []string{string(bmc.PSU), string(bmc.Fan), string(bmc.Leak)}
+
 // Kinds lists every fault that a lab knows.
 func Kinds() []string {
-	all := slices.Clone(serverKinds)
+	all := slices.Concat(serverKinds, unitKinds)
 	for _, k := range device.Kinds {
 		all = append(all, string(k))
 	}

@@ -221,10 +221,11 @@ func (s *Store) BMCsFound(ctx context.Context, site string) ([]schema.BMCFound, 
 // BMCEvidence is evidence that a BMC gave, about the accelerator of that serial, else of that slot, else about the server.
 type BMCEvidence struct {
 	Serial, Slot string
+	Over         bool         // what was told of the same device, kind and part is over
 	Fault        schema.Fault // without server and accelerator
 }
 
-// ReportBMCEvidence stores what the watch sees as faults of source redfish. memory is what the watch must know to tell news
+// ReportBMCEvidence stores what the watch sees as faults of source redfish, or clears them. memory is what the watch must know to tell news
 // from history after a restart; it is kept in the same transaction, so that nothing is told twice or lost. nil keeps the one
 // kept before.
 func (s *Store) ReportBMCEvidence(ctx context.Context, server string, evidence []BMCEvidence, memory []byte) error {
@@ -239,7 +240,11 @@ func (s *Store) ReportBMCEvidence(ctx context.Context, server string, evidence [
 			if f.Accelerator, err = tx.acceleratorBy(v.ID, e.Serial, e.Slot); err != nil {
 				return err
 			}
-			if err := tx.reportFault(v, f); err != nil {
+			report := tx.reportFault
+			if e.Over {
+				report = tx.clearFaults
+			}
+			if err := report(v, f); err != nil {
 				return err
 			}
 		}

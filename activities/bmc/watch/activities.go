@@ -199,7 +199,7 @@ func (k *keeper) sink(ctx context.Context, s Snapshot, signs []Sign, memory []by
 	}
 	evidence := make([]store.BMCEvidence, len(signs))
 	for i, x := range signs {
-		evidence[i] = store.BMCEvidence{Serial: x.Serial, Slot: x.Slot, Fault: schema.Fault{Kind: x.Kind, Code: x.Code, Severity: x.Severity, Text: x.Text,
+		evidence[i] = store.BMCEvidence{Serial: x.Serial, Slot: x.Slot, Over: x.Over, Fault: schema.Fault{Kind: x.Kind, Code: x.Code, Part: x.Part, Severity: x.Severity, Text: x.Text,
 			At: schema.At(x.At), Dedupe: "redfish/" + x.Server + "/" + x.Key}}
 	}
 	return k.store.ReportBMCEvidence(ctx, s.Server, evidence, memory)

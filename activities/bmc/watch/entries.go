@@ -21,8 +21,8 @@ var (
 	tripped     = meaning{"thermal", schema.SeverityCritical}
 	hot         = meaning{"thermal", schema.SeverityWarning}
 	hostMemory  = meaning{"mce", schema.SeverityCritical}
-	noPower     = meaning{"power-supply", schema.SeverityWarning} // the others carry the load
-	noFan       = meaning{"fan", schema.SeverityWarning}          // the BMC runs the others faster; what gets hot is told beside it
+	noPower     = meaning{string(bmc.PowerSupply), schema.SeverityWarning} // the others carry the load
+	noFan       = meaning{string(bmc.Fan), schema.SeverityWarning}         // the BMC runs the others faster; what gets hot is told beside it
 	remapFailed = meaning{"remap-failed", schema.SeverityCritical}
 	remapWaits  = meaning{"remap-pending", schema.SeverityCritical}
 )
@@ -42,9 +42,9 @@ var meanings = map[string]meaning{
 	"OpenBMC.CPUThermalTrip":                               tripped,
 }
 
-// words are read where there is no such key: vendors' own numbers, and ResourceErrorsDetected, whose key says nothing. Only
+// phrases are read where there is no such key: vendors' own numbers, and ResourceErrorsDetected, whose key says nothing. Only
 // an entry that its BMC calls critical is read so, since words are looser than keys.
-var words = []struct {
+var phrases = []struct {
 	says *regexp.Regexp
 	meaning
 }{
@@ -54,6 +54,10 @@ var words = []struct {
 	{regexp.MustCompile(`(?i)\b(de-?assert(ed)?|cleared|restored|recovered|returned to normal|no leak|going (low|high) deassert)\b`), meaning{}},
 	{regexp.MustCompile(`(?i)\bleak(s|age|ing)?\b.*\b(detected|critical|assert(ed)?)\b|\b(detected|reports)\b.*\bleak(age)?\b`), leaks},
 	{regexp.MustCompile(`(?i)\bthe?rm(al)?[ -]?trip\b`), tripped},
+	// IPMI 2.0, table 42-2: what a threshold sensor's event is called.
+	{regexp.MustCompile(`^Fan sensor \d+: Lower (Critical|Non-recoverable) - going low`), noFan},
+	{regexp.MustCompile(`^Temperature sensor \d+: Upper Non-recoverable - going high`), tripped},
+	{regexp.MustCompile(`^Temperature sensor \d+: Upper Critical - going high`), hot},
 	{regexp.MustCompile(`(?i)\brow[ -]?remap(ping|per)?\b.*\bfail(ed|ure)\b`), remapFailed},
 	{regexp.MustCompile(`(?i)\brow[ -]?remap(ping|per)?\b.*\bpending\b`), remapWaits},
 	// Supermicro: "[PWR-0001] PS5 Status, Power Supply Failure detected", "[PWR-0003] PS5 Status, Power Supply input lost (AC/DC)".
@@ -76,7 +80,7 @@ func means(e bmc.LogEntry, gpu bool) (meaning, bool) {
 	if !strings.EqualFold(e.Severity, "Critical") {
 		return meaning{}, false
 	}
-	for _, w := range words {
+	for _, w := range phrases {
 		if w.says.MatchString(e.Message) && (gpu || !slices.Contains(ofAccelerators, w.kind)) {
 			return w.meaning, true
 		}
@@ -111,7 +115,7 @@ func (m *Memory) entry(s Snapshot, e bmc.LogEntry, add func(Sign)) {
 	x := Sign{Slot: slot, Serial: serial, Code: key(e.MessageID), At: trusted(e.At, s.At), Text: e.Message, Key: fmt.Sprintf("log/%s/%s/%s", e.Service, e.ID, e.Created)}
 	what, known := means(e, gpu)
 	switch {
-	case known && what.kind == "", known && what.kind == "leak" && len(m.Leaks) > 0: // the detector itself told it
+	case known && what.kind == "", known && m.shown(what.kind):
 		return
 	case known:
 		x.Kind, x.Severity = what.kind, what.severity
@@ -132,6 +136,24 @@ func (m *Memory) entry(s Snapshot, e bmc.LogEntry, add func(Sign)) {
 			add(x)
 		}
 	}
+}
+
+// shown reports whether the part itself, or its sensor, shows what a log tells of its kind: that is told once.
+func (m *Memory) shown(kind string) bool {
+	if kind == leaks.kind && len(m.Wet) > 0 {
+		return true
+	}
+	for key := range m.Units {
+		if strings.HasPrefix(key, kind+"/") {
+			return true
+		}
+	}
+	for _, told := range m.Alarms {
+		if told == kind {
+			return true
+		}
+	}
+	return false
 }
 
 // device finds the accelerator that an entry is about, by its origin or the first word of its first argument. Where the

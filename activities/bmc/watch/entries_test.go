@@ -2,10 +2,12 @@ package watch
 
 import (
 	"fmt"
+	"slices"
 	"testing"
 	"time"
 
 	"gpupool/activities/bmc"
+	"gpupool/activities/health/rules"
 )
 
 // Entries as captured machines and the registries word them: "" is known to be no evidence, or unknown and not critical.
@@ -43,6 +45,12 @@ func TestWhatALogEntryIsEvidenceOf(t *testing.T) {
 		{bmc.LogEntry{MessageID: "0x018000", Severity: "Critical", Message: "[GS-0001] NVSwitch Temp, 1 is not present"}, "bmc-log warning  "},
 		{bmc.LogEntry{MessageID: "OpenBMC.0.4.SensorThresholdWarningHighGoingHigh", Severity: "Warning", Message: "CPU sensor crossed a warning high threshold going high. Reading=80.419451 Threshold=80.000000."}, ""},
 		{bmc.LogEntry{MessageID: "OpenBMC.0.4.PowerSupplyFailed", History: true}, ""},
+		{bmc.LogEntry{MessageID: "IPMI.Fan/Lower Critical - going low", Severity: "Critical", Message: "Fan sensor 65: Lower Critical - going low"}, "fan warning  "},
+		{bmc.LogEntry{MessageID: "IPMI.Temperature/Upper Critical - going high", Severity: "Critical", Message: "Temperature sensor 1: Upper Critical - going high"}, "thermal warning  "},
+		{bmc.LogEntry{MessageID: "IPMI.Temperature/Upper Non-recoverable - going high", Severity: "Critical", Message: "Temperature sensor 1: Upper Non-recoverable - going high"}, "thermal critical  "},
+		{bmc.LogEntry{MessageID: "IPMI.Memory/Uncorrectable ECC / other uncorrectable memory error", Severity: "Critical", Message: "Memory sensor 4: Uncorrectable ECC / other uncorrectable memory error"}, "mce critical  "},
+		{bmc.LogEntry{MessageID: "IPMI.Power Supply/Power Supply Failure detected", Severity: "Critical", Message: "Power Supply sensor 81: Power Supply Failure detected"}, "power-supply warning  "},
+		{bmc.LogEntry{MessageID: "IPMI.Voltage/Lower Critical - going low", Severity: "Critical", Message: "Voltage sensor 12: Lower Critical - going low"}, "bmc-log warning  "},
 		{bmc.LogEntry{MessageID: "OpenBMC.0.4.PowerSupplyFailed", Resolved: &yes}, ""},
 	} {
 		c.e.Service, c.e.ID = "/s", "1"
@@ -56,6 +64,27 @@ func TestWhatALogEntryIsEvidenceOf(t *testing.T) {
 		}
 		if got != c.want {
 			t.Errorf("%s %q: %q, want %q", c.e.MessageID, c.e.Message, got, c.want)
+		}
+	}
+}
+
+// What the watch tells, a rule knows: of each kind that is in its tables, and of each that it names itself.
+func TestEveryKindThatIsToldHasARule(t *testing.T) {
+	t.Parallel()
+	kinds := map[string]bool{"xid": true, "absent": true, "bmc-log": true, "baseboard-starting": true, "ecc-uncorrectable": true, "remap": true, "pcie": true, "sram-threshold": true}
+	for _, m := range meanings {
+		kinds[m.kind] = true
+	}
+	for _, p := range phrases {
+		kinds[p.kind] = true
+	}
+	for _, sensor := range []string{"Fan", "Power Supply", "Temperature", "Voltage"} {
+		kinds[ofSensor(sensor).kind] = true
+	}
+	delete(kinds, "") // known to be none
+	for kind := range kinds {
+		if !slices.ContainsFunc(rules.Table, func(r rules.Rule) bool { return r.Kind == kind }) {
+			t.Errorf("no rule knows %s", kind)
 		}
 	}
 }
@@ -77,7 +106,7 @@ func TestUnknownEntriesAreCountedAndToldOnce(t *testing.T) {
 		t.Fatalf("counted %d in %d sorts, told %d", n, len(m.Unknown), told)
 	}
 	leak := bmc.LogEntry{Service: "/s", ID: "1", Severity: "Critical", MessageID: "Environmental.1.1.LeakDetectedCritical"}
-	got := m.signs(Snapshot{At: time.Now(), Leaks: []bmc.Leak{{URI: "/l", Name: "l", State: "Critical"}}, Entries: []bmc.LogEntry{leak}}, time.Hour)
+	got := m.signs(Snapshot{At: time.Now(), Plant: &bmc.Plant{Leaks: []bmc.Leak{{URI: "/l", Name: "l", State: "Critical"}}}, Entries: []bmc.LogEntry{leak}}, time.Hour)
 	if len(got) != 1 || got[0].Kind != "leak" {
 		t.Fatalf("%+v", got)
 	}

@@ -20,7 +20,7 @@ type Snapshot struct {
 	// The deep part.
 	Identity *bmc.Identity
 	GPUs     []bmc.GPUMetrics
-	Leaks    []bmc.Leak
+	Plant    *bmc.Plant
 	Readings []bmc.Reading  // IPMI: where there is Redfish they are hundreds of requests, and its log tells
 	Entries  []bmc.LogEntry // new since the last deep round
 }
@@ -30,6 +30,8 @@ type Sign struct {
 	Server   string
 	Serial   string // of the accelerator; "" is about the server or not known
 	Slot     string
+	Part     string // of what no accelerator is: the power supply, the fan, the detector
+	Over     bool   // what was told of the same kind and part is over
 	Kind     string // as in the health rules: xid, ecc-uncorrectable, absent, leak, ...; bmc-log is a log's words that nobody knows
 	Code     string
 	Severity schema.Severity
@@ -45,8 +47,9 @@ type Memory struct {
 	Missing  map[string]time.Time      `json:"missing,omitempty"` // slot -> since when it is absent or critical; zero = told
 	Starting time.Time                 `json:"starting,omitzero"` // since when a baseboard's BMC starts
 	Stuck    bool                      `json:"stuck,omitempty"`   // told that it doesn't come up
-	Leaks    map[string]bool           `json:"leaks,omitempty"`   // detectors that say so
-	Alarms   map[string]bool           `json:"alarms,omitempty"`  // sensors that are critical
+	Wet      map[string]string         `json:"wet,omitempty"`     // detectors that say so -> how bad it was told
+	Units    map[string]bool           `json:"units,omitempty"`   // kind/name of failed power supplies and fans, and of all where none is to spare -> told
+	Alarms   map[string]string         `json:"sensors,omitempty"` // sensors that are critical -> kind that was told
 	Cursors  map[string]*bmc.Cursor    `json:"cursors,omitempty"` // by log
 	Unknown  map[string]int            `json:"unknown,omitempty"` // critical log entries that nobody knows the meaning of, by message
 }
@@ -70,11 +73,9 @@ func (m *Memory) signs(s Snapshot, settle time.Duration) []Sign {
 		out = append(out, x)
 	}
 	m.leak(s, add)
+	m.units(s, add)
 	m.alarms(s, add)
 	for _, e := range s.Entries {
-		if e.Service == selLog && e.Severity == "Critical" && !e.History {
-			add(Sign{Kind: "bmc-critical", Severity: schema.SeverityCritical, At: trusted(e.At, s.At), Text: e.Message, Key: fmt.Sprintf("sel/%s/%s", e.ID, e.Created)})
-		}
 		n := xid.FindStringSubmatch(e.Message)
 		switch {
 		case n != nil && !e.History:
@@ -90,7 +91,7 @@ func (m *Memory) signs(s Snapshot, settle time.Duration) []Sign {
 			}
 			add(Sign{Slot: slot, Serial: serial, Kind: "xid", Code: n[1], Severity: schema.SeverityWarning, At: at, Text: e.Message,
 				Key: fmt.Sprintf("log/%s/%s/%s", e.Service, e.ID, e.Created)})
-		case e.Service != selLog:
+		default:
 			m.entry(s, e, add)
 		}
 	}
@@ -112,41 +113,135 @@ func (m *Memory) alarms(s Snapshot, add func(Sign)) {
 	if s.Readings == nil || s.Vitals.Power != bmc.PowerOn { // without power voltages are "critical"
 		return
 	}
-	now := map[string]bool{}
 	for _, r := range s.Readings {
-		if !r.Alarms() {
-			continue
+		told, what := m.Alarms[r.URI] != "", ofSensor(r.Kind)
+		x := Sign{Kind: what.kind, Part: r.Name, Severity: what.severity, Key: fmt.Sprintf("sensor/%s/%d", r.URI, s.At.Unix())}
+		switch {
+		case r.Alarms() && !told:
+			x.Text = fmt.Sprintf("sensor %s (%s) is critical", r.Name, r.Kind)
+			if r.Value != nil {
+				x.Text += fmt.Sprintf(" at %g %s", *r.Value, r.Unit)
+			}
+			if m.Alarms == nil {
+				m.Alarms = map[string]string{}
+			}
+			m.Alarms[r.URI] = what.kind
+			add(x)
+		case told && !r.Alarms() && r.Health != "": // one without a reading has not become well
+			x.Over, x.Text = true, "sensor "+r.Name+" is critical no more"
+			delete(m.Alarms, r.URI)
+			add(x)
 		}
-		now[r.URI] = true
-		if m.Alarms[r.URI] {
-			continue
-		}
-		text := fmt.Sprintf("sensor %s (%s) is critical", r.Name, r.Kind)
-		if r.Value != nil {
-			text += fmt.Sprintf(" at %g %s", *r.Value, r.Unit)
-		}
-		add(Sign{Kind: "bmc-critical", Severity: schema.SeverityCritical, Text: text, Key: fmt.Sprintf("sensor/%s/%d", r.URI, s.At.Unix())})
 	}
-	m.Alarms = now
 }
 
-// leak reports each detector once for as long as it says so.
+// ofSensor is what a critical sensor of a kind is evidence of; the kinds are IPMI's (IPMI 2.0, table 42-3).
+func ofSensor(kind string) meaning {
+	switch kind {
+	case "Fan":
+		return noFan
+	case "Power Supply":
+		return noPower
+	case "Temperature":
+		return hot
+	}
+	return meaning{"bmc-critical", schema.SeverityCritical}
+}
+
+// leak reports each detector once for as long as it says so, and again when it gets worse. One that isn't shown any more, or
+// doesn't say, has not become dry.
 func (m *Memory) leak(s Snapshot, add func(Sign)) {
-	if s.Leaks == nil {
+	if s.Plant == nil {
 		return
 	}
-	now := map[string]bool{}
-	for _, l := range s.Leaks {
-		if !l.Leaking() {
+	for _, l := range s.Plant.Leaks {
+		told, level, text := m.Wet[l.URI], schema.SeverityCritical, l.Name+" reports a leak"
+		switch {
+		case l.Dry():
+			delete(m.Wet, l.URI)
+			continue
+		case l.Leaking():
+		case l.Moist():
+			level, text = schema.SeverityWarning, l.Name+" reports that there may be a leak"
+		default:
 			continue
 		}
-		now[l.URI] = true
-		if !m.Leaks[l.URI] {
-			add(Sign{Kind: "leak", Severity: schema.SeverityCritical, Text: l.Name + " reports a leak",
-				Key: fmt.Sprintf("leak/%s/%d", l.URI, s.At.Unix())})
+		if told == string(level) || told == string(schema.SeverityCritical) {
+			continue
+		}
+		if m.Wet == nil {
+			m.Wet = map[string]string{}
+		}
+		m.Wet[l.URI] = string(level)
+		add(Sign{Kind: "leak", Part: l.Name, Severity: level, Text: text, Key: fmt.Sprintf("leak/%s/%s/%d", l.URI, level, s.At.Unix())})
+	}
+}
+
+// units tells of power supplies and fans: a failure at the second look that shows it, since a BMC that restarts
+// shows some for moments; that it is over at the first. Without power fans stand still, which says nothing of them.
+func (m *Memory) units(s Snapshot, add func(Sign)) {
+	if s.Plant == nil {
+		return
+	}
+	for _, kind := range []bmc.UnitKind{bmc.PowerSupply, bmc.Fan} {
+		if kind == bmc.Fan && s.Vitals.Power != bmc.PowerOn {
+			continue
+		}
+		all, failed := 0, 0
+		for _, u := range s.Plant.Units {
+			if u.Kind != kind || !u.There() {
+				continue
+			}
+			all++
+			if u.Failed() {
+				failed++
+			}
+			m.unit(s, kind, u.Name, u.Failed(), u.Health != "", schema.SeverityWarning, fmt.Sprintf("%s %s has failed, its BMC says", words[kind], u.Name), add)
+		}
+		lost, known := spare(s.Plant, kind, all, failed)
+		m.unit(s, kind, together[kind], lost, known, schema.SeverityCritical, fmt.Sprintf("no %s is to spare any more: %d of %d have failed", words[kind], failed, all), add)
+	}
+}
+
+var words = map[bmc.UnitKind]string{bmc.PowerSupply: "power supply", bmc.Fan: "fan"}
+
+// together is the part's name where it is all of a kind.
+var together = map[bmc.UnitKind]string{bmc.PowerSupply: "power supplies", bmc.Fan: "fans"}
+
+// spare reports whether a kind's redundancy is lost: by the BMC's own word where it gives one, and else where half of the
+// units have failed, as many as hang on one of two feeds. known is whether either can be said.
+func spare(p *bmc.Plant, kind bmc.UnitKind, all, failed int) (lost, known bool) {
+	for _, r := range p.Spare {
+		if r.Kind == kind && r.Health != "" {
+			lost, known = lost || r.Lost(), true
 		}
 	}
-	m.Leaks = now
+	if known {
+		return lost, true
+	}
+	return failed > 0 && 2*failed >= all, all > 0
+}
+
+// unit tells one thing that is wrong or is over.
+func (m *Memory) unit(s Snapshot, kind bmc.UnitKind, name string, wrong, known bool, severity schema.Severity, text string, add func(Sign)) {
+	key := string(kind) + "/" + name
+	told, seen := m.Units[key]
+	switch {
+	case !known:
+	case !wrong && seen:
+		delete(m.Units, key)
+		if told {
+			add(Sign{Kind: string(kind), Part: name, Over: true, Text: name + " in order again, their BMC says"})
+		}
+	case wrong && !seen:
+		if m.Units == nil {
+			m.Units = map[string]bool{}
+		}
+		m.Units[key] = false
+	case wrong && !told:
+		m.Units[key] = true
+		add(Sign{Kind: string(kind), Part: name, Severity: severity, Text: text, Key: fmt.Sprintf("%s/%d", key, s.At.Unix())})
+	}
 }
 
 // presence reports an accelerator that is absent, or whose BMC calls it critical, once it has been so for settle. While a
@@ -252,6 +347,9 @@ func (m *Memory) counters(s Snapshot, add func(Sign)) {
 func (m *Memory) starting(s Snapshot, settle time.Duration, add func(Sign)) {
 	switch {
 	case s.Identity.BaseboardsReady || s.Vitals.Power != bmc.PowerOn:
+		if m.Stuck {
+			add(Sign{Kind: "baseboard-starting", Over: true, Text: "the GPU baseboard's BMC is up, or its power is off"})
+		}
 		m.Starting, m.Stuck = time.Time{}, false
 	case m.Starting.IsZero():
 		m.Starting = s.At

@@ -6,6 +6,7 @@ import (
 	"time"
 
 	"gpupool/activities/bmc"
+	"gpupool/schema"
 )
 
 func f(v float64) *float64 { return &v }
@@ -23,7 +24,29 @@ func TestWhatIsNewsAndWhatIsNot(t *testing.T) {
 	ecc := func(serial string, v *float64) []bmc.GPUMetrics {
 		return []bmc.GPUMetrics{{GPU: bmc.GPU{Slot: "SXM1", Serial: serial}, UncorrectableECC: v}}
 	}
-	leak := []bmc.Leak{{URI: "/l1", Name: "cold plate 1", State: "Critical"}}
+	leak := func(states ...string) *bmc.Plant {
+		p := &bmc.Plant{}
+		for i, state := range states {
+			p.Leaks = append(p.Leaks, bmc.Leak{URI: fmt.Sprint("/l", i), Name: "cold plate", State: state})
+		}
+		return p
+	}
+	// units are power supplies: OK, Critical, "" unknown, - not fitted; spare is the BMC's word on their redundancy.
+	units := func(kind bmc.UnitKind, spare string, healths ...string) *bmc.Plant {
+		p := &bmc.Plant{}
+		if spare != "" {
+			p.Spare = []bmc.Redundancy{{Kind: kind, State: "Enabled", Health: spare}}
+		}
+		for i, health := range healths {
+			u := bmc.Unit{Kind: kind, Name: fmt.Sprint(i), State: "Enabled", Health: health}
+			if health == "-" {
+				u.State, u.Health = "Absent", "Critical"
+			}
+			p.Units = append(p.Units, u)
+		}
+		return p
+	}
+	off := bmc.Vitals{Power: bmc.PowerOff}
 	xid := func(n int, history bool, text string) []bmc.LogEntry {
 		return []bmc.LogEntry{{Service: "/s", ID: fmt.Sprint(n), History: history, Message: text, Origin: "/redfish/v1/Chassis/HGX_GPU_SXM_1"}}
 	}
@@ -49,10 +72,32 @@ func TestWhatIsNewsAndWhatIsNot(t *testing.T) {
 		"absent while the baseboard starts, the power is off, or the bmc is silent is unknown; that it does not come up is told once": {
 			{Snapshot{Vitals: on, Identity: id(false, absent)}, ""}, {Snapshot{Vitals: on, Identity: id(false, absent)}, ""}, {Snapshot{Vitals: on, Identity: id(false, absent)}, "baseboard-starting  "},
 			{Snapshot{Vitals: on, Identity: id(false, absent)}, ""},
-			{Snapshot{Vitals: bmc.Vitals{Power: bmc.PowerOff}, Identity: id(true, absent)}, ""}, {Snapshot{Err: bmc.ErrUnreachable}, ""}, {Snapshot{Vitals: on, Identity: id(true, absent)}, ""},
+			{Snapshot{Vitals: bmc.Vitals{Power: bmc.PowerOff}, Identity: id(true, absent)}, "baseboard-starting over  "}, {Snapshot{Err: bmc.ErrUnreachable}, ""}, {Snapshot{Vitals: on, Identity: id(true, absent)}, ""},
 		},
 		"a leak is told once, and again when it comes back": {
-			{Snapshot{Vitals: on, Leaks: leak}, "leak  "}, {Snapshot{Vitals: on, Leaks: leak}, ""}, {Snapshot{Vitals: on}, ""}, {Snapshot{Vitals: on, Leaks: []bmc.Leak{}}, ""}, {Snapshot{Vitals: on, Leaks: leak}, "leak  "},
+			{Snapshot{Vitals: on, Plant: leak("Critical")}, "leak  "}, {Snapshot{Vitals: on, Plant: leak("Critical")}, ""}, {Snapshot{Vitals: on}, ""}, {Snapshot{Vitals: on, Plant: leak()}, ""},
+			{Snapshot{Vitals: on, Plant: leak("")}, ""}, {Snapshot{Vitals: on, Plant: leak("Critical")}, ""}, {Snapshot{Vitals: on, Plant: leak("OK")}, ""}, {Snapshot{Vitals: on, Plant: leak("Critical")}, "leak  "},
+		},
+		"moisture is told, and the leak that comes of it; the other detector is one of its own": {
+			{Snapshot{Vitals: on, Plant: leak("Warning", "OK")}, "leak warning  "}, {Snapshot{Vitals: on, Plant: leak("Critical", "Warning")}, "leak  leak warning  "}, {Snapshot{Vitals: on, Plant: leak("Warning", "Warning")}, ""},
+		},
+		"a failed power supply is told at the second look, once, and when it is in order again": {
+			{Snapshot{Vitals: on, Plant: units(bmc.PowerSupply, "", "OK", "OK", "Critical", "-", "")}, ""}, {Snapshot{Vitals: on, Plant: units(bmc.PowerSupply, "", "OK", "OK", "Critical")}, "power-supply 2 warning  "},
+			{Snapshot{Vitals: off, Plant: units(bmc.PowerSupply, "", "OK", "OK", "Critical")}, ""}, {Snapshot{Vitals: on}, ""}, {Snapshot{Vitals: on, Plant: units(bmc.PowerSupply, "", "OK", "OK", "-")}, ""},
+			{Snapshot{Vitals: on, Plant: units(bmc.PowerSupply, "", "OK", "OK", "")}, ""}, {Snapshot{Vitals: on, Plant: units(bmc.PowerSupply, "", "OK", "OK", "OK")}, "power-supply 2 over  "},
+		},
+		"one that shows for a moment is not told": {
+			{Snapshot{Vitals: on, Plant: units(bmc.PowerSupply, "", "OK", "OK", "Critical")}, ""}, {Snapshot{Vitals: on, Plant: units(bmc.PowerSupply, "", "OK", "OK", "OK")}, ""},
+			{Snapshot{Vitals: on, Plant: units(bmc.PowerSupply, "", "OK", "OK", "Critical")}, ""},
+		},
+		"half of them are the redundancy, unless the bmc judges otherwise": {
+			{Snapshot{Vitals: on, Plant: units(bmc.PowerSupply, "", "OK", "Critical")}, ""}, {Snapshot{Vitals: on, Plant: units(bmc.PowerSupply, "", "OK", "Critical")}, "power-supply 1 warning  power-supply power supplies  "},
+			{Snapshot{Vitals: on, Plant: units(bmc.PowerSupply, "Warning", "OK", "Critical")}, "power-supply power supplies over  "}, {Snapshot{Vitals: on, Plant: units(bmc.PowerSupply, "Critical", "OK", "Critical")}, ""},
+			{Snapshot{Vitals: on, Plant: units(bmc.PowerSupply, "Critical", "OK", "Critical")}, "power-supply power supplies  "},
+		},
+		"fans stand still without power": {
+			{Snapshot{Vitals: off, Plant: units(bmc.Fan, "Critical", "Critical", "Critical")}, ""}, {Snapshot{Vitals: off, Plant: units(bmc.Fan, "Critical", "Critical", "Critical")}, ""},
+			{Snapshot{Vitals: on, Plant: units(bmc.Fan, "OK", "Critical", "OK")}, ""}, {Snapshot{Vitals: on, Plant: units(bmc.Fan, "OK", "Critical", "OK")}, "fan 0 warning  "},
 		},
 		"an xid in the log is news unless it is history, and an sxid is none": {
 			{Snapshot{Vitals: on, Entries: xid(1, true, "[00] XID 62 badf")}, ""}, {Snapshot{Vitals: on, Entries: xid(2, false, "type '[00] XID 79 GPU'")}, "xid 79 GPU_SXM_1 "},
@@ -75,11 +120,19 @@ func TestWhatIsNewsAndWhatIsNot(t *testing.T) {
 					if x.Code != "" {
 						got += x.Code + " "
 					}
+					if x.Part != "" && x.Kind != "leak" {
+						got += x.Part + " "
+					}
+					if x.Over {
+						got += "over "
+					} else if x.Severity == schema.SeverityWarning && x.Kind != "xid" && x.Kind != "baseboard-starting" {
+						got += "warning "
+					}
 					got += x.Slot + " " + x.Serial
-					if keys[x.Key] || x.Key == "" {
+					if keys[x.Key] || !x.Over && x.Key == "" {
 						t.Fatalf("step %d: key %q again", i, x.Key)
 					}
-					keys[x.Key] = true
+					keys[x.Key] = !x.Over
 				}
 				if got != step.want {
 					t.Fatalf("step %d: told %q, want %q", i, got, step.want)

@@ -33,7 +33,7 @@ type Target struct {
 // Config is how a Watcher works. Zero fields take the default named.
 type Config struct {
 	Interval time.Duration // between two reads of one BMC; 60 s
-	Deep     int           // every how many reads metrics, leaks and logs are read as well; 5
+	Deep     int           // every how many reads metrics, power and cooling, and logs are read as well; 5
 	Settle   time.Duration // how long an accelerator may be missing before that is evidence; 10 min
 	Parallel int           // BMCs read at once; 64
 	Slow     int           // of those that were slow or silent last time, at once; 64
@@ -451,8 +451,8 @@ func (w *Watcher) snapshot(ctx context.Context, t *watched, deep bool) (s Snapsh
 			s.GPUs = m
 		}
 	}
-	if l, err := c.Leaks(ctx); part("leaks", err) {
-		s.Leaks = append([]bmc.Leak{}, l...)
+	if p, err := c.Plant(ctx); part("power and cooling", err) {
+		s.Plant = &p
 	}
 	if t.logs == nil {
 		if list, err := c.LogServices(ctx); part("logs", err) {

@@ -122,7 +122,7 @@ func DecideSilenced(table []Rule, silences []Silence, f schema.Fault, recent []s
 }
 
 func (r Rule) fits(f schema.Fault) bool {
-	return r.Kind == f.Kind && (len(r.Codes) == 0 || slices.Contains(r.Codes, f.Code)) && severity(f.Severity) >= severity(r.Severity) && (r.Above == 0 || f.Value >= r.Above)
+	return r.Kind == f.Kind && (len(r.Codes) == 0 || slices.Contains(r.Codes, code(f))) && severity(f.Severity) >= severity(r.Severity) && (r.Above == 0 || f.Value >= r.Above)
 }
 
 // same reports whether o is of f's device and may be counted with it. Evidence of an earlier epoch (before the last repair)
@@ -155,7 +155,7 @@ func (r Rule) beside(f schema.Fault, recent []schema.Fault) bool {
 		return true
 	}
 	for _, o := range recent {
-		if d := f.At.Sub(o.At); r.same(f, o) && o.Kind == r.Kind && o.Code == r.Beside && d <= r.Within && d >= -r.Within {
+		if d := f.At.Sub(o.At); r.same(f, o) && o.Kind == r.Kind && code(o) == r.Beside && d <= r.Within && d >= -r.Within {
 			return true
 		}
 	}

@@ -43,7 +43,7 @@ func TestTheTableIsWhole(t *testing.T) {
 
 // TestCases judges the evidence of testdata/*: in each case the lines above ----, one after the other, on one server.
 //
-//	TIME DEVICE KIND [CODE] [sev=info|warning|critical] [value=N] [part=P] [epoch=N]
+//	TIME DEVICE KIND [CODE] [sev=info|warning|critical] [value=N] [part=P] [epoch=N] [text=TO THE LINE'S END]
 //
 // DEVICE is - for the server itself. An epoch begins with each repair.
 func TestCases(t *testing.T) {
@@ -105,6 +105,9 @@ func parse(line string) (schema.Fault, error) {
 	f.At, f.Kind = start.Add(d), words[2]
 	if words[1] != "-" {
 		f.Accelerator = words[1]
+	}
+	if i := strings.Index(line, " text="); i >= 0 {
+		f.Text, words = line[i+len(" text="):], strings.Fields(line[:i])
 	}
 	for _, w := range words[3:] {
 		k, v, pair := strings.Cut(w, "=")

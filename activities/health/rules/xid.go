@@ -2,6 +2,8 @@ package rules
 
 import (
 	"fmt"
+	"regexp"
+	"strings"
 	"time"
 
 	"gpupool/schema"
@@ -71,7 +73,7 @@ var XIDs = []XID{
 	{Code: "140", Meaning: "an unrecovered memory error", NVIDIA: "RESET_GPU", Gpud: "fatal", DCGM: "fail", AWS: "reset", Action: schema.ActionReset, Cure: schema.CureDevice, Again: day, Corrupts: true, Why: "as 95"},
 	{Code: "143", Meaning: "the GPU could not be initialised", NVIDIA: "RESET_GPU", Action: schema.ActionReset, Cure: schema.CureDevice, Again: 7 * day, Why: "nothing runs on it anyway"},
 	{Code: "154", Meaning: "the action that the driver asks for has changed", NVIDIA: "informational", AWS: "by its text", Action: schema.ActionObserve,
-		Why: "what it asks for is in its text, and told as a code of its own"},
+		Why: "what it asks for is in its text: one of the codes below. None is the end of an action"},
 	{Code: "154-gpu-reset", Meaning: "the driver asks for a reset of the GPU", NVIDIA: "RESET_GPU", AWS: "reset", Action: schema.ActionReset, Cure: schema.CureDevice, Why: "the driver knows best"},
 	{Code: "154-node-reboot", Meaning: "the driver asks for a reboot", NVIDIA: "RESTART_BM", AWS: "reboot", Action: schema.ActionReset, Cure: schema.CureReboot, Why: "the driver knows best"},
 	{Code: "154-drain-and-reset", Meaning: "the driver asks for a reset once work has ended", NVIDIA: "RESET_GPU", AWS: "reset", Action: schema.ActionCordon, Cure: schema.CureDevice, Why: "the driver knows best"},
@@ -100,6 +102,27 @@ func xidRules() []Rule {
 		Rule{Name: "xid-13-again", Kind: "xid", Codes: []string{"13"}, Count: 5, Within: day, Action: schema.ActionCordon, Cure: schema.CureBurnIn, Mode: Watch,
 			Why: "five graphics engine exceptions (XID 13) on one device within a day", Source: "NVSentinel: twice in one unit of one GPU is suspect; more is asked here"},
 	)
+}
+
+// asked finds the new action in XID 154's text: "GPU recovery action changed from 0x0 (None) to 0x1 (GPU Reset Required)". The
+// numbers are NVML's nvmlDeviceGpuRecoveryAction_t.
+var asked = regexp.MustCompile(`(?i)recovery action changed from .* to 0x([0-9a-f]+)\b`)
+
+var askedCodes = map[string]string{"1": "154-gpu-reset", "2": "154-node-reboot", "3": "154-drain-p2p", "4": "154-drain-and-reset"}
+
+// code is a fault's code as rules know it: XID 154 by what it asks for.
+func code(f schema.Fault) string {
+	if f.Kind != "xid" || f.Code != "154" {
+		return f.Code
+	}
+	m := asked.FindStringSubmatch(f.Text)
+	if m == nil {
+		return f.Code
+	}
+	if c := askedCodes[strings.TrimLeft(m[1], "0")]; c != "" {
+		return c
+	}
+	return f.Code
 }
 
 func days(d time.Duration) string {

@@ -91,6 +91,7 @@ type machine struct {
 	extraSystems              []string
 	extraChassis              []string
 	extraManagers             []string
+	plant                     plant
 }
 
 func orNull(s string) any {
@@ -211,6 +212,8 @@ func (m machine) base() *builder {
 	b.add(ch+"/Sensors/PSU0_Power", "Sensor.v1_7_0.Sensor", Doc{
 		"ReadingType": "Power", "ReadingUnits": "W", "Reading": 812, "Status": status(),
 	})
+
+	b.plant(m.chassis, m.plant)
 
 	b.add(mgr, "Manager.v1_11_0.Manager", Doc{
 		"VirtualMedia": link(mgr + "/VirtualMedia"),

@@ -20,6 +20,7 @@ type treeIndex struct {
 	lower   map[string]string // path in lower case -> path: some firmware doesn't mind the case, and links so
 	gpus    [][]string        // resources of each accelerator, in slot order
 	nics    []string          // EthernetInterfaces of the host system
+	plant   []string          // resources that show power supplies, fans or leak detectors
 	account string            // the account that we log in with
 }
 
@@ -37,6 +38,8 @@ func indexOf(p Profile) *treeIndex {
 
 var gpuDevice = regexp.MustCompile(`^/redfish/v1/Chassis/[^/]+/PCIeDevices/GPU[^/]*$`)
 
+var showsPlant = regexp.MustCompile(`^/redfish/v1/Chassis/[^/]+/(Power|Thermal|PowerSubsystem|ThermalSubsystem|PowerSubsystem/PowerSupplies/[^/]+|ThermalSubsystem/Fans/[^/]+|ThermalSubsystem/LeakDetection/LeakDetectors/[^/]+)$`)
+
 func buildIndex(p Profile) *treeIndex {
 	x := &treeIndex{lower: map[string]string{}}
 	byName := map[string][]string{}
@@ -45,6 +48,9 @@ func buildIndex(p Profile) *treeIndex {
 	for _, path := range paths {
 		parts := strings.Split(path, "/")
 		x.lower[strings.ToLower(path)] = path
+		if showsPlant.MatchString(path) {
+			x.plant = append(x.plant, path)
+		}
 		switch {
 		case len(parts) == 7 && parts[3] == "Systems" && parts[5] == "Processors":
 			if digString(readDoc(p.Tree, path), "ProcessorType") == "GPU" {

@@ -37,6 +37,7 @@ func buildDGX() (Tree, Quirks) {
 			propEnabled + allowable: list("Disabled", "Once", "Continuous"), propMode + allowable: list("UEFI"),
 			propTarget + allowable: list("None", "Pxe", "Floppy", "Cd", "Usb", "Hdd", "BiosSetup", "UefiShell", "UefiTarget", "UefiHttp", "UefiBootNext")},
 		extraSystems: []string{"HGX_Baseboard_0"}, extraManagers: []string{"HGX_BMC_0"},
+		plant: plant{supplies: 6, supplyMin: 3, newSupplies: true, fans: 12, fanMin: 8},
 	}
 	b := m.base()
 	b.baseboard("HGX_Baseboard_0", "NVIDIA", "H100 80GB HBM3", "GPU_SXM_%d", "SXM%d", 1, 8)
@@ -64,7 +65,7 @@ func supermicro(model, serial string) machine {
 		maker: "Supermicro", model: model, serial: serial, sku: "0x1D1415D9",
 		system: "1", chassis: "1", manager: "1", uuid: "00000000-0000-0000-0000-7cc255000001", bios: "1.4", bmc: "01.01.11",
 		tags: true, resets: openBMCResets, led: "LocationIndicatorActive", bootProgress: true, events: eventTypes,
-		nics: append(numbered("%d", 1, 4), "ToManager"), lockout: [3]int{3, 30, 30}, session: 300,
+		nics: append(numbered("%d", 1, 4), "ToManager"), lockout: [3]int{3, 30, 30}, session: 300, plant: plant{supplies: 8, supplyMin: 4, fans: 10, fanMin: 8},
 		boot: Doc{propEnabled: "Disabled", propTarget: "None", propMode: "UEFI", "BootNext": nil, "BootOrder": list("Boot0019", "Boot001A"),
 			propTarget + allowable: list("None", "Pxe", "Floppy", "Cd", "Usb", "Hdd", "BiosSetup", "UsbCd", "UefiBootNext", "UefiHttp")},
 	}
@@ -104,6 +105,7 @@ func buildDell() (Tree, Quirks) {
 		serial: "CN000000000001", sku: "LAB0001", system: "System.Embedded.1", chassis: "System.Embedded.1", manager: "iDRAC.Embedded.1",
 		uuid: "4c4c4544-0000-4110-8041-000000000001", bios: "2.1.5", bmc: "7.10.30.00", resetInline: true, led: "LocationIndicatorActive",
 		resets: []string{"On", "ForceOff", "ForceRestart", "GracefulRestart", "GracefulShutdown", "PushPowerButton", "Nmi", "PowerCycle", "FullPowerCycle"},
+		plant:  plant{supplies: 2, supplyMin: 1, fans: 6, fanMin: 4},
 		nics:   []string{"NIC.Embedded.1-1-1", "NIC.Embedded.2-1-1"}, session: 1800, events: []string{"Alert", "MetricReport", "Other"},
 		boot: Doc{propEnabled: "Disabled", propTarget: "None", propMode: "UEFI", "UefiTargetBootSourceOverride": nil, propURI: nil,
 			"BootOrder": list("Boot0000", "Boot0001"), propTarget + allowable: list("None", "Pxe", "Cd", "Hdd", "BiosSetup", "UefiTarget", "UefiHttp")},
@@ -128,6 +130,7 @@ func buildHPE() (Tree, Quirks) {
 		vendor: "HPE", product: "ProLiant DL380a Gen11", maker: "HPE", model: "ProLiant DL380a Gen11", serial: "MXQ0000001", sku: "P54903-B21",
 		system: "1", chassis: "1", manager: "1", uuid: "34383350-0000-584d-5130-000000000001", bios: "U58 v2.20", bmc: "iLO 6 v1.58",
 		tags: true, resetInline: true, led: "IndicatorLED", nics: numbered("%d", 1, 4), session: 30, events: eventTypes,
+		plant:  plant{supplies: 4, supplyMin: 2, fans: 6, fanMin: 4},
 		resets: []string{"On", "ForceOff", "GracefulShutdown", "ForceRestart", "Nmi", "PushPowerButton", "GracefulRestart"},
 		boot: Doc{propEnabled: "Disabled", propTarget: "None", propMode: "UEFI", "BootOrder": list("Boot000F", "Boot0010"),
 			propTarget + allowable: list("None", "Cd", "Hdd", "Usb", "Utilities", "Diags", "BiosSetup", "Pxe", "UefiShell", "UefiHttp", "UefiTarget")},
@@ -152,7 +155,7 @@ func buildLenovo() (Tree, Quirks) {
 	m := machine{
 		vendor: "Lenovo", maker: "Lenovo", model: "ThinkSystem SR675 V3", serial: "J1000001", sku: "7D9RCTO1WW",
 		system: "1", chassis: "1", manager: "1", uuid: "6173ecec-0000-11ee-834a-000000000001", bios: "QGE120E", bmc: "QGX330",
-		tags: true, resetInline: true, led: "IndicatorLED", nics: append(numbered("NIC%d", 1, 2), "ToManager"), session: 300,
+		tags: true, resetInline: true, led: "IndicatorLED", nics: append(numbered("NIC%d", 1, 2), "ToManager"), session: 300, plant: plant{supplies: 4, supplyMin: 2, fans: 10, fanMin: 8},
 		resets: []string{"On", "Nmi", "GracefulShutdown", "GracefulRestart", "ForceOn", "ForceOff", "ForceRestart"},
 		boot: Doc{propEnabled: "Disabled", propTarget: "None", propMode: "UEFI", "UefiTargetBootSourceOverride": nil,
 			"BootOrder": list("Boot0003", "Boot0002"), propEnabled + allowable: list("Once", "Disabled"),
@@ -188,6 +191,7 @@ func buildGB200() (Tree, Quirks) {
 		system: "System_0", chassis: "Chassis_0", manager: "BMC_0", uuid: "501f0000-84ea-8579-cf52-000000000001",
 		resets: openBMCResets, led: "LocationIndicatorActive", bootProgress: true, boot: boot(), settings: "Settings", settingsBoot: boot(),
 		session: 1800, sse: root + "/EventService/SSE", extraSystems: []string{"HGX_Baseboard_0"}, extraManagers: []string{"HGX_BMC_0"},
+		plant: plant{fans: 8, fanMin: 6, newFans: true}, // its power comes from the rack's shelves
 	}
 	b := m.base()
 	var sys Doc
@@ -198,11 +202,7 @@ func buildGB200() (Tree, Quirks) {
 	b.baseboard("HGX_Baseboard_0", "NVIDIA", "GB200 186GB HBM3e", "GPU_%d", "GPU_%d", 0, 4)
 	b.hgxManager()
 	thermal := root + "/Chassis/Chassis_0/ThermalSubsystem"
-	var ch Doc
-	mustDecode(b.docs[root+"/Chassis/Chassis_0"], &ch)
-	ch["ThermalSubsystem"] = link(thermal)
-	b.add(root+"/Chassis/Chassis_0", "Chassis.v1_22_0.Chassis", ch)
-	b.add(thermal, "ThermalSubsystem.v1_2_0.ThermalSubsystem", Doc{"LeakDetection": link(thermal + "/LeakDetection"), "Status": status()})
+	b.change(thermal, Doc{"LeakDetection": link(thermal + "/LeakDetection")})
 	b.add(thermal+"/LeakDetection", "LeakDetection.v1_0_0.LeakDetection", Doc{"LeakDetectors": link(thermal + "/LeakDetection/LeakDetectors"), "Status": status()})
 	leak := thermal + "/LeakDetection/LeakDetectors"
 	b.collection(leak, "LeakDetector", "Chassis_0_LeakDetector_0_ColdPlate", "Chassis_0_LeakDetector_1_ColdPlate")

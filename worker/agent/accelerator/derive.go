@@ -98,7 +98,7 @@ func (s *Sighted) counters(id string, d agentproto.Device) []Sign {
 		severity           schema.Severity
 	}{
 		{ECCUncorrected, "ecc-uncorrectable", "uncorrectable memory errors", schema.SeverityCritical},
-		{RemappedRows, "row-remap", "rows remapped or pages retired", schema.SeverityWarning},
+		{RemappedRows, "remap", "rows remapped or pages retired", schema.SeverityWarning},
 	} {
 		v, ok := d.Samples[c.metric]
 		if !ok {
