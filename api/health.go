@@ -197,6 +197,22 @@ func (s *Server) GetHealthTimes(c *gin.Context, p contract.GetHealthTimesParams)
 	s.done(c, http.StatusOK, t, err)
 }
 
+// GetHealthHistory shows what a server's devices read by the hour.
+func (s *Server) GetHealthHistory(c *gin.Context, p contract.GetHealthHistoryParams) {
+	ctx := c.Request.Context()
+	v, err := s.c.Store.Server(ctx, p.Server)
+	if err != nil {
+		s.fail(c, err)
+		return
+	}
+	f := store.HistoryFilter{Server: v.ID, Device: val(p.Device), Metric: val(p.Metric), Since: s.c.Store.Now().Add(-24 * time.Hour)}
+	if p.Since != nil {
+		f.Since = *p.Since
+	}
+	list, err := s.c.Store.DeviceHistory(ctx, f)
+	s.done(c, http.StatusOK, contract.MetricHourList{Items: some(list)}, err)
+}
+
 // ListLemons lists the devices and slots that come back too often, the worst first.
 func (s *Server) ListLemons(c *gin.Context) {
 	list, err := s.c.Store.Lemons(c.Request.Context())

@@ -60,6 +60,15 @@ func TestARepairIsClaimedGivenUpAndItsEvidenceIsABundle(t *testing.T) {
 	if times.Repairs != 1 || times.MTBFHours <= 0 || len(times.LostByCause) != 1 || times.LostByCause[0].Rule != "xid-64" {
 		t.Fatalf("times: %+v", times)
 	}
+	hour := p.store.Now() - p.store.Now()%3_600_000
+	if err := p.store.PutDeviceHours(t.Context(), []store.DeviceHour{{Hour: hour, Identity: accs[0].Identity, Writer: "w", Server: r.Server, Metrics: map[string]store.MetricSum{"power_watts": {Min: 90, Max: 110, Sum: 300, N: 3, Last: 100, LastAt: hour}}}}); err != nil {
+		t.Fatal(err)
+	}
+	hours := read[contract.MetricHourList](t, p.send(tech, "GET", "/v1/health/history?server="+r.Server+"&device="+accs[0].Slot, ""), http.StatusOK)
+	if len(hours.Items) != 1 || hours.Items[0].Mean != 100 || hours.Items[0].Device != accs[0].ID {
+		t.Fatalf("history: %+v", hours.Items)
+	}
+	wantProblem(t, p.send(tech, "GET", "/v1/health/history?server=nothing", ""), schema.CodeNotFound, "")
 	out := read[schema.RMA](t, p.send(tech, "POST", "/v1/rmas", `{"serial_out":"DEAD-1"}`), http.StatusCreated)
 	wantProblem(t, p.send(tech, "POST", "/v1/rmas", `{"serial_out":"`+accs[0].Serial+`"}`), schema.CodeConflict, "")
 	wantProblem(t, p.send(tech, "PATCH", "/v1/rmas/DEAD-1", `{"state":"shipped"}`), schema.CodeInvalid, "vendor_case")

@@ -17,6 +17,7 @@ import (
 	"gpupool/activities/bmc/credential"
 	"gpupool/activities/bmc/record"
 	"gpupool/activities/bmc/watch"
+	"gpupool/activities/health"
 	"gpupool/activities/install"
 	"gpupool/activities/install/bootstore"
 	"gpupool/activities/meter"
@@ -26,6 +27,7 @@ import (
 	"gpupool/api/console"
 	"gpupool/pxe"
 	"gpupool/pxe/dhcp"
+	"gpupool/schema/agentproto"
 	"gpupool/schema/store"
 	"gpupool/worker/config"
 	"gpupool/workflows"
@@ -89,7 +91,12 @@ func (p *Process) listen() (err error) {
 func (p *Process) serve() error {
 	sampler := &meter.Sampler{Store: p.Store, Log: p.log.With("part", "meter")}
 	p.spawn("samples", func(ctx context.Context) error { return sampler.Run(ctx, time.Minute) })
-	s, err := api.New(api.Config{Store: p.Store, Samples: sampler.Seen, Ring: p.ring, Health: healthRules{p.Store}, Processes: processes{p.Store, p.Client}, Installs: installs{p.profiles, p.URL}, CheckWebhook: webhookRules(p.Config.Webhooks).Check, Log: p.log.With("part", "api"), ExternalURL: p.URL, HeartbeatEvery: p.Config.Timing.Heartbeat,
+	history := &health.History{Store: p.Store, Log: p.log.With("part", "health")}
+	p.spawn("history", history.Run)
+	s, err := api.New(api.Config{Store: p.Store, Samples: func(server string, devices []agentproto.Device) {
+		sampler.Seen(server, devices)
+		history.Seen(server, devices)
+	}, Ring: p.ring, Health: healthRules{p.Store}, Processes: processes{p.Store, p.Client}, Installs: installs{p.profiles, p.URL}, CheckWebhook: webhookRules(p.Config.Webhooks).Check, Log: p.log.With("part", "api"), ExternalURL: p.URL, HeartbeatEvery: p.Config.Timing.Heartbeat,
 		Ready: func(ctx context.Context) error {
 			_, err := p.Client.CheckHealth(ctx, nil)
 			return err

@@ -95,6 +95,7 @@ var Table = []Rule{
 	{"GET", "/v1/health/breakers", staff},
 	{"POST", "/v1/health/breakers/:breaker/actions/reset", Operator},
 	{"GET", "/v1/health/times", staff},
+	{"GET", "/v1/health/history", staff},
 	{"GET", "/v1/health/lemons", staff},
 
 	{"GET", "/v1/jobs", Operator | Viewer | tenants},

@@ -278,6 +278,13 @@ type ClientInterface interface {
 	// Corresponds with POST /v1/health/breakers/{breaker}/actions/reset (the `ResetBreaker` operationId).
 	ResetBreaker(ctx context.Context, breaker string, body ResetBreakerJSONRequestBody, reqEditors ...RequestEditorFn) (*http.Response, error)
 
+	// GetHealthHistory What a server's devices read by the hour, the oldest first
+	//
+	// An hour without a reading is not in the list: it is unknown. Names of metrics are those of the reference of device metrics.
+	//
+	// Corresponds with GET /v1/health/history (the `GetHealthHistory` operationId).
+	GetHealthHistory(ctx context.Context, params *GetHealthHistoryParams, reqEditors ...RequestEditorFn) (*http.Response, error)
+
 	// ListLemons Devices and slots that come back too often, the worst first
 	//
 	// Corresponds with GET /v1/health/lemons (the `ListLemons` operationId).
@@ -1710,6 +1717,23 @@ func (c *Client) ResetBreakerWithBody(ctx context.Context, breaker string, conte
 // Corresponds with POST /v1/health/breakers/{breaker}/actions/reset (the `ResetBreaker` operationId).
 func (c *Client) ResetBreaker(ctx context.Context, breaker string, body ResetBreakerJSONRequestBody, reqEditors ...RequestEditorFn) (*http.Response, error) {
 	req, err := NewResetBreakerRequest(c.Server, breaker, body)
+	if err != nil {
+		return nil, err
+	}
+	req = req.WithContext(ctx)
+	if err := c.applyEditors(ctx, req, reqEditors); err != nil {
+		return nil, err
+	}
+	return c.Client.Do(req)
+}
+
+// GetHealthHistory What a server's devices read by the hour, the oldest first
+//
+// An hour without a reading is not in the list: it is unknown. Names of metrics are those of the reference of device metrics.
+//
+// Corresponds with GET /v1/health/history (the `GetHealthHistory` operationId).
+func (c *Client) GetHealthHistory(ctx context.Context, params *GetHealthHistoryParams, reqEditors ...RequestEditorFn) (*http.Response, error) {
+	req, err := NewGetHealthHistoryRequest(c.Server, params)
 	if err != nil {
 		return nil, err
 	}
@@ -5595,6 +5619,92 @@ func NewResetBreakerRequestWithBody(server string, breaker string, contentType s
 	}
 
 	req.Header.Add("Content-Type", contentType)
+
+	return req, nil
+}
+
+// NewGetHealthHistoryRequest constructs an http.Request for the GetHealthHistory method
+func NewGetHealthHistoryRequest(server string, params *GetHealthHistoryParams) (*http.Request, error) {
+	var err error
+
+	serverURL, err := url.Parse(server)
+	if err != nil {
+		return nil, err
+	}
+
+	operationPath := fmt.Sprintf("/v1/health/history")
+	if operationPath[0] == '/' {
+		operationPath = "." + operationPath
+	}
+
+	queryURL, err := serverURL.Parse(operationPath)
+	if err != nil {
+		return nil, err
+	}
+
+	if params != nil {
+		// queryValues collects non-styled parameters (passthrough, JSON)
+		// that are safe to round-trip through url.Values.Encode().
+		queryValues := queryURL.Query()
+		// rawQueryFragments collects pre-encoded query fragments from
+		// styled parameters, preserving literal commas as delimiters
+		// per the OpenAPI spec (e.g. "color=blue,black,brown").
+		var rawQueryFragments []string
+
+		if queryFrag, err := runtime.StyleParamWithOptions("form", true, "server", params.Server, runtime.StyleParamOptions{ParamLocation: runtime.ParamLocationQuery, Type: "string", Format: ""}); err != nil {
+			return nil, err
+		} else {
+			for _, qp := range strings.Split(queryFrag, "&") {
+				rawQueryFragments = append(rawQueryFragments, qp)
+			}
+		}
+
+		if params.Device != nil {
+
+			if queryFrag, err := runtime.StyleParamWithOptions("form", true, "device", *params.Device, runtime.StyleParamOptions{ParamLocation: runtime.ParamLocationQuery, Type: "string", Format: ""}); err != nil {
+				return nil, err
+			} else {
+				for _, qp := range strings.Split(queryFrag, "&") {
+					rawQueryFragments = append(rawQueryFragments, qp)
+				}
+			}
+
+		}
+
+		if params.Metric != nil {
+
+			if queryFrag, err := runtime.StyleParamWithOptions("form", true, "metric", *params.Metric, runtime.StyleParamOptions{ParamLocation: runtime.ParamLocationQuery, Type: "string", Format: ""}); err != nil {
+				return nil, err
+			} else {
+				for _, qp := range strings.Split(queryFrag, "&") {
+					rawQueryFragments = append(rawQueryFragments, qp)
+				}
+			}
+
+		}
+
+		if params.Since != nil {
+
+			if queryFrag, err := runtime.StyleParamWithOptions("form", true, "since", *params.Since, runtime.StyleParamOptions{ParamLocation: runtime.ParamLocationQuery, Type: "string", Format: "date-time"}); err != nil {
+				return nil, err
+			} else {
+				for _, qp := range strings.Split(queryFrag, "&") {
+					rawQueryFragments = append(rawQueryFragments, qp)
+				}
+			}
+
+		}
+
+		if encoded := queryValues.Encode(); encoded != "" {
+			rawQueryFragments = append(rawQueryFragments, encoded)
+		}
+		queryURL.RawQuery = strings.Join(rawQueryFragments, "&")
+	}
+
+	req, err := http.NewRequest(http.MethodGet, queryURL.String(), nil)
+	if err != nil {
+		return nil, err
+	}
 
 	return req, nil
 }
@@ -10664,6 +10774,15 @@ type ClientWithResponsesInterface interface {
 	// Corresponds with POST /v1/health/breakers/{breaker}/actions/reset (the `ResetBreaker` operationId).
 	ResetBreakerWithResponse(ctx context.Context, breaker string, body ResetBreakerJSONRequestBody, reqEditors ...RequestEditorFn) (*ResetBreakerResponse, error)
 
+	// GetHealthHistoryWithResponse What a server's devices read by the hour, the oldest first
+	//
+	// An hour without a reading is not in the list: it is unknown. Names of metrics are those of the reference of device metrics.
+	//
+	// Returns a wrapper object for the known response body format(s).
+	//
+	// Corresponds with GET /v1/health/history (the `GetHealthHistory` operationId).
+	GetHealthHistoryWithResponse(ctx context.Context, params *GetHealthHistoryParams, reqEditors ...RequestEditorFn) (*GetHealthHistoryResponse, error)
+
 	// ListLemonsWithResponse Devices and slots that come back too often, the worst first
 	//
 	// Returns a wrapper object for the known response body format(s).
@@ -12894,6 +13013,54 @@ func (r ResetBreakerResponse) StatusCode() int {
 
 // ContentType is a convenience method to retrieve the Content-Type value from the HTTP response headers
 func (r ResetBreakerResponse) ContentType() string {
+	if r.HTTPResponse != nil {
+		return r.HTTPResponse.Header.Get("Content-Type")
+	}
+	return ""
+}
+
+type GetHealthHistoryResponse struct {
+	Body         []byte
+	HTTPResponse *http.Response
+	// JSON200 the response for an HTTP 200 `application/json` response
+	JSON200 *MetricHourList
+	// ApplicationproblemJSONDefault the response for an HTTP default `application/problem+json` response
+	ApplicationproblemJSONDefault *Problem
+}
+
+// GetJSON200 returns the response for an HTTP 200 `application/json` response
+func (r GetHealthHistoryResponse) GetJSON200() *MetricHourList {
+	return r.JSON200
+}
+
+// GetApplicationproblemJSONDefault returns the response for an HTTP default `application/problem+json` response
+func (r GetHealthHistoryResponse) GetApplicationproblemJSONDefault() *Problem {
+	return r.ApplicationproblemJSONDefault
+}
+
+// GetBody returns the raw response body bytes
+func (r GetHealthHistoryResponse) GetBody() []byte {
+	return r.Body
+}
+
+// Status returns HTTPResponse.Status
+func (r GetHealthHistoryResponse) Status() string {
+	if r.HTTPResponse != nil {
+		return r.HTTPResponse.Status
+	}
+	return http.StatusText(0)
+}
+
+// StatusCode returns HTTPResponse.StatusCode
+func (r GetHealthHistoryResponse) StatusCode() int {
+	if r.HTTPResponse != nil {
+		return r.HTTPResponse.StatusCode
+	}
+	return 0
+}
+
+// ContentType is a convenience method to retrieve the Content-Type value from the HTTP response headers
+func (r GetHealthHistoryResponse) ContentType() string {
 	if r.HTTPResponse != nil {
 		return r.HTTPResponse.Header.Get("Content-Type")
 	}
@@ -18128,6 +18295,21 @@ func (c *ClientWithResponses) ResetBreakerWithResponse(ctx context.Context, brea
 	return ParseResetBreakerResponse(rsp)
 }
 
+// GetHealthHistoryWithResponse What a server's devices read by the hour, the oldest first
+//
+// An hour without a reading is not in the list: it is unknown. Names of metrics are those of the reference of device metrics.
+//
+// Returns a wrapper object for the known response body format(s).
+//
+// Corresponds with GET /v1/health/history (the `GetHealthHistory` operationId).
+func (c *ClientWithResponses) GetHealthHistoryWithResponse(ctx context.Context, params *GetHealthHistoryParams, reqEditors ...RequestEditorFn) (*GetHealthHistoryResponse, error) {
+	rsp, err := c.GetHealthHistory(ctx, params, reqEditors...)
+	if err != nil {
+		return nil, err
+	}
+	return ParseGetHealthHistoryResponse(rsp)
+}
+
 // ListLemonsWithResponse Devices and slots that come back too often, the worst first
 //
 // Returns a wrapper object for the known response body format(s).
@@ -20835,6 +21017,39 @@ func ParseResetBreakerResponse(rsp *http.Response) (*ResetBreakerResponse, error
 	switch {
 	case strings.Contains(rsp.Header.Get("Content-Type"), "json") && rsp.StatusCode == 200:
 		var dest Breaker
+		if err := json.Unmarshal(bodyBytes, &dest); err != nil {
+			return nil, err
+		}
+		response.JSON200 = &dest
+
+	case strings.Contains(rsp.Header.Get("Content-Type"), "json") && true:
+		var dest Problem
+		if err := json.Unmarshal(bodyBytes, &dest); err != nil {
+			return nil, err
+		}
+		response.ApplicationproblemJSONDefault = &dest
+
+	}
+
+	return response, nil
+}
+
+// ParseGetHealthHistoryResponse parses an HTTP response from a GetHealthHistoryWithResponse call
+func ParseGetHealthHistoryResponse(rsp *http.Response) (*GetHealthHistoryResponse, error) {
+	bodyBytes, err := io.ReadAll(rsp.Body)
+	defer func() { _ = rsp.Body.Close() }()
+	if err != nil {
+		return nil, err
+	}
+
+	response := &GetHealthHistoryResponse{
+		Body:         bodyBytes,
+		HTTPResponse: rsp,
+	}
+
+	switch {
+	case strings.Contains(rsp.Header.Get("Content-Type"), "json") && rsp.StatusCode == 200:
+		var dest MetricHourList
 		if err := json.Unmarshal(bodyBytes, &dest); err != nil {
 			return nil, err
 		}

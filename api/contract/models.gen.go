@@ -719,6 +719,14 @@ type LiveUsageList struct {
 // Lost defines model for Lost.
 type Lost = schema.Lost
 
+// MetricHour defines model for MetricHour.
+type MetricHour = schema.MetricHour
+
+// MetricHourList defines model for MetricHourList.
+type MetricHourList struct {
+	Items []MetricHour `json:"items"`
+}
+
 // ModelOverview Accelerators of one model: allocated + idle + cordoned + draining + repairing + unhealthy = installed
 type ModelOverview struct {
 	Allocated int `json:"allocated"`
@@ -1804,6 +1812,21 @@ type ListFoundBMCsParams struct {
 type ListBreakersParams struct {
 	// All Also those that are over
 	All *bool `form:"all,omitempty" json:"all,omitempty"`
+}
+
+// GetHealthHistoryParams defines parameters for GetHealthHistory.
+type GetHealthHistoryParams struct {
+	// Server Id or name
+	Server string `form:"server" json:"server"`
+
+	// Device Id, serial, UUID or slot; absent = all
+	Device *string `form:"device,omitempty" json:"device,omitempty"`
+
+	// Metric Absent = all
+	Metric *string `form:"metric,omitempty" json:"metric,omitempty"`
+
+	// Since Absent = a day ago
+	Since *schema.Instant `form:"since,omitempty" json:"since,omitempty"`
 }
 
 // ListSilencesParams defines parameters for ListSilences.

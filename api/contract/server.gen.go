@@ -85,6 +85,9 @@ type ServerInterface interface {
 	// ResetBreaker Let faults of its scope be acted on again; what was held back is judged anew
 	// (POST /v1/health/breakers/{breaker}/actions/reset)
 	ResetBreaker(c *gin.Context, breaker string)
+	// GetHealthHistory What a server's devices read by the hour, the oldest first
+	// (GET /v1/health/history)
+	GetHealthHistory(c *gin.Context, params GetHealthHistoryParams)
 	// ListLemons Devices and slots that come back too often, the worst first
 	// (GET /v1/health/lemons)
 	ListLemons(c *gin.Context)
@@ -1245,6 +1248,57 @@ func (siw *ServerInterfaceWrapper) ResetBreaker(c *gin.Context) {
 	}
 
 	siw.Handler.ResetBreaker(c, breaker)
+}
+
+// GetHealthHistory operation middleware
+func (siw *ServerInterfaceWrapper) GetHealthHistory(c *gin.Context) {
+
+	var err error
+	_ = err
+
+	// Parameter object where we will unmarshal all parameters from the context
+	var params GetHealthHistoryParams
+
+	// ------------- Required query parameter "server" -------------
+
+	err = runtime.BindQueryParameterWithOptions("form", true, true, "server", c.Request.URL.Query(), &params.Server, runtime.BindQueryParameterOptions{Type: "string", Format: ""})
+	if err != nil {
+		siw.ErrorHandler(c, fmt.Errorf("Invalid format for parameter server: %w", err), http.StatusBadRequest)
+		return
+	}
+
+	// ------------- Optional query parameter "device" -------------
+
+	err = runtime.BindQueryParameterWithOptions("form", true, false, "device", c.Request.URL.Query(), &params.Device, runtime.BindQueryParameterOptions{Type: "string", Format: ""})
+	if err != nil {
+		siw.ErrorHandler(c, fmt.Errorf("Invalid format for parameter device: %w", err), http.StatusBadRequest)
+		return
+	}
+
+	// ------------- Optional query parameter "metric" -------------
+
+	err = runtime.BindQueryParameterWithOptions("form", true, false, "metric", c.Request.URL.Query(), &params.Metric, runtime.BindQueryParameterOptions{Type: "string", Format: ""})
+	if err != nil {
+		siw.ErrorHandler(c, fmt.Errorf("Invalid format for parameter metric: %w", err), http.StatusBadRequest)
+		return
+	}
+
+	// ------------- Optional query parameter "since" -------------
+
+	err = runtime.BindQueryParameterWithOptions("form", true, false, "since", c.Request.URL.Query(), &params.Since, runtime.BindQueryParameterOptions{Type: "string", Format: "date-time"})
+	if err != nil {
+		siw.ErrorHandler(c, fmt.Errorf("Invalid format for parameter since: %w", err), http.StatusBadRequest)
+		return
+	}
+
+	for _, middleware := range siw.HandlerMiddlewares {
+		middleware(c)
+		if c.IsAborted() {
+			return
+		}
+	}
+
+	siw.Handler.GetHealthHistory(c, params)
 }
 
 // ListLemons operation middleware
@@ -4021,6 +4075,7 @@ func RegisterHandlersWithOptions(router gin.IRouter, si ServerInterface, options
 	router.GET(options.BaseURL+"/v1/health/breakers", wrapper.ListBreakers)
 	router.POST(options.BaseURL+"/v1/health/breakers/:breaker/actions/reset", wrapper.ResetBreaker)
 	router.GET(options.BaseURL+"/v1/health/times", wrapper.GetHealthTimes)
+	router.GET(options.BaseURL+"/v1/health/history", wrapper.GetHealthHistory)
 	router.GET(options.BaseURL+"/v1/health/lemons", wrapper.ListLemons)
 	router.GET(options.BaseURL+"/v1/jobs", wrapper.ListJobs)
 	router.POST(options.BaseURL+"/v1/jobs", wrapper.SubmitJob)

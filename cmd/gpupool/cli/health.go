@@ -17,7 +17,7 @@ import (
 
 func (a *app) health() *cobra.Command {
 	return group("health", "See and change what evidence of failing hardware means, and what came of it",
-		a.healthRules(), a.healthSet(), a.healthReplay(), a.healthSilence(), a.healthSilences(), a.healthUnsilence(), a.healthBreakers(), a.healthReset(), a.healthTimes(), a.healthLemons())
+		a.healthRules(), a.healthSet(), a.healthReplay(), a.healthSilence(), a.healthSilences(), a.healthUnsilence(), a.healthBreakers(), a.healthReset(), a.healthTimes(), a.healthHistory(), a.healthLemons())
 }
 
 func (a *app) healthRules() *cobra.Command {
@@ -313,6 +313,39 @@ func (a *app) healthTimes() *cobra.Command {
 		},
 	}
 	cmd.Flags().Var(&since, "since", "how far back; 30d where it is not given")
+	return cmd
+}
+
+func (a *app) healthHistory() *cobra.Command {
+	var since duration
+	cmd := &cobra.Command{
+		Use: "history SERVER [DEVICE] [METRIC] [--since D]", Short: "What a server's devices read by the hour",
+		Long: "List the least, the mean, the greatest and the last of each metric by the hour. DEVICE is an id, a serial, a UUID or a slot; - is every one. An hour without a reading is unknown, and is not listed.",
+		Args: cobra.RangeArgs(1, 3), Example: "  gpupool health history r12s03 SXM3 ecc_corrected_total --since 7d\n  gpupool health history r12s03 - temperature_celsius",
+		RunE: func(cmd *cobra.Command, args []string) error {
+			p := contract.GetHealthHistoryParams{Server: args[0]}
+			if len(args) > 1 && args[1] != "-" {
+				p.Device = opt(args[1])
+			}
+			if len(args) > 2 {
+				p.Metric = opt(args[2])
+			}
+			if since.ms > 0 {
+				p.Since = opt(nowInstant().Add(-time.Duration(since.ms) * time.Millisecond))
+			}
+			return show(a, cmd, func(c *client.Client) (contract.MetricHourList, error) {
+				return call.Do[contract.MetricHourList](c.GetHealthHistory(cmd.Context(), &p))
+			}, func(l contract.MetricHourList) {
+				num := func(v float64) string { return strconv.FormatFloat(v, 'g', 6, 64) }
+				t := newTable("HOUR", "SLOT", "SERIAL", "METRIC", "MIN", "MEAN", "MAX", "LAST", "READINGS")
+				for _, x := range l.Items {
+					t.row(words.Clock(x.Hour, nowInstant()), x.Slot, x.Serial, x.Metric, num(x.Min), num(x.Mean), num(x.Max), num(x.Last), strconv.FormatInt(x.Samples, 10))
+				}
+				t.write(cmd.OutOrStdout(), "Nothing was read in that time.")
+			})
+		},
+	}
+	cmd.Flags().Var(&since, "since", "how far back, such as 7d; a day where it is not given")
 	return cmd
 }
 
