@@ -35,6 +35,19 @@ type Armed struct {
 	Failure     string  `json:"failure,omitempty"`
 }
 
+// Running is the system that a server's last finished install put there: what its agent registered from. Where that lives in
+// memory, it is what the server is given again whenever it boots.
+type Running struct {
+	Server  string  `gorm:"primaryKey" json:"server"`
+	Attempt int     `json:"attempt"`
+	Profile string  `json:"profile"`
+	Vals    string  `json:"vals,omitempty"` // as Armed's
+	At      Instant `json:"at"`             // when it was first registered from
+}
+
+// TableName is where it is kept.
+func (Running) TableName() string { return "running_systems" }
+
 // InstallState is how far an installer has come.
 type InstallState string
 

@@ -47,3 +47,6 @@ type InstallChoice struct {
 
 // ProfileValues reads Vals.
 func (c InstallChoice) ProfileValues() (map[string]string, error) { return readValues(c.Vals) }
+
+// ProfileValues reads Vals.
+func (r Running) ProfileValues() (map[string]string, error) { return readValues(r.Vals) }

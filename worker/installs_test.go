@@ -67,7 +67,7 @@ func TestAnInstallIsChosenByServerRackOrModelAndCanBeSeenBeforehand(t *testing.T
 			t.Errorf("it would be installed with %s for its %s, want %s for %s with %q", p.Profile, p.ChosenFor, profile, chosenFor, words)
 		}
 	}
-	chosen("image", "default", "image/vmlinuz")
+	chosen("image", "default", "image/x86_64/vmlinuz")
 	must(t, set(schema.InstallModel, v.Model, "rhel-kickstart", map[string]string{"selinux": "permissive"}))
 	chosen("rhel-kickstart", "model", "selinux --permissive")
 	must(t, set(schema.InstallRack, "ams1/r1", "ubuntu-autoinstall", nil))

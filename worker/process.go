@@ -27,6 +27,7 @@ import (
 	"gpupool/activities/hosted"
 	"gpupool/activities/install"
 	"gpupool/activities/install/profiles"
+	"gpupool/activities/install/setups"
 	"gpupool/activities/job"
 	"gpupool/activities/meter"
 	"gpupool/activities/node"
@@ -55,6 +56,7 @@ type Process struct {
 	log      *slog.Logger
 	ring     *secret.Ring
 	profiles profiles.Catalogue
+	setups   setups.Catalogue
 	listener net.Listener
 
 	background context.Context // of spawned parts
@@ -82,6 +84,9 @@ func Start(ctx context.Context, c *config.Config, log *slog.Logger) (_ *Process,
 		}
 	})
 	if p.profiles, err = profiles.Load(c.Install.ProfilesDir); err != nil {
+		return nil, fmt.Errorf("install.profiles_dir: %w", err)
+	}
+	if p.setups, err = setups.Load(profiles.SetupsIn(c.Install.ProfilesDir)); err != nil {
 		return nil, fmt.Errorf("install.profiles_dir: %w", err)
 	}
 	if c.UsesSecrets() {
@@ -153,7 +158,7 @@ func (p *Process) core(ctx context.Context) error {
 	}
 	onboard, repair, jobs := waits(p.Config.Timing)
 	install.Register(w, &install.Activities{Store: p.Store, Timing: onboard, SiteLimit: p.Config.Limits.InstallsPerSite})
-	node.Register(w, &node.Activities{Store: p.Store, Suite: p.Config.Install.BurnIn})
+	node.Register(w, &node.Activities{Store: p.Store, Suite: p.Config.Install.BurnIn, Setups: p.setups})
 	health.Register(w, &health.Activities{Store: p.Store, Timing: repair})
 	bmc.RegisterRecord(w, &bmc.Record{Store: p.Store})
 	w.RegisterActivity(&job.Activities{Store: p.Store})

@@ -117,7 +117,7 @@ func troubles() map[string]trouble {
 	discover, ack := ev{Kind: boot.KindDiscover, MAC: mac, Result: "ok"}, ev{Kind: boot.KindAck, MAC: mac, IP: "10.1.0.7"}
 	tftp := ev{Kind: boot.KindTFTP, MAC: mac, What: "snponly.efi", Bytes: 200_000, Result: "ok"}
 	script := ev{Kind: boot.KindScript, MAC: mac, What: "script.ipxe: install", Result: "ok"}
-	kernel := ev{Kind: boot.KindHTTP, MAC: mac, What: "image/initrd.img", Bytes: 9 << 20, Result: "ok"}
+	kernel := ev{Kind: boot.KindHTTP, MAC: mac, What: "image/x86_64/initrd.img", Bytes: 9 << 20, Result: "ok"}
 	document := ev{Kind: boot.KindDocument, MAC: mac, What: "user-data", Result: "ok"}
 	v, i, p, d, r, b := schema.StepVerifyBMC, schema.StepInspect, schema.StepProvision, schema.StepDrivers, schema.StepRuntime, schema.StepBurnIn
 	return map[string]trouble{
@@ -147,8 +147,8 @@ func troubles() map[string]trouble {
 		"install: the loader loops":                 {p, schema.FailBootLoop, []string{"again and again"}, boots(discover, ack, tftp, ev{Kind: boot.KindLoop, MAC: mac}), nil, false},
 		"install: it is handed to its disk":         {p, schema.FailNoBoot, []string{"told to boot from disk"}, boots(discover, ack, tftp, ev{Kind: boot.KindScript, MAC: mac, What: "script.ipxe: boot from disk", Result: "ok: no attempt has armed it"}), nil, false},
 		"install: HTTP is closed behind the script": {p, schema.FailInstall, []string{"took its install script", "is HTTP to the boot service open"}, boots(discover, ack, tftp, script), nil, false},
-		"install: its kernel is not there":          {p, schema.FailInstall, []string{"asked for image/vmlinuz", "pxe.boot_dir"}, boots(discover, ack, tftp, script, ev{Kind: boot.KindHTTP, MAC: mac, What: "image/vmlinuz", Result: "no such file"}), nil, false},
-		"install: the kernel hangs":                 {p, schema.FailInstall, []string{"fetched image/initrd.img", "asked for no document", "console"}, boots(discover, ack, tftp, script, kernel), nil, false},
+		"install: its kernel is not there":          {p, schema.FailInstall, []string{"asked for image/x86_64/vmlinuz", "pxe.boot_dir"}, boots(discover, ack, tftp, script, ev{Kind: boot.KindHTTP, MAC: mac, What: "image/x86_64/vmlinuz", Result: "no such file"}), nil, false},
+		"install: the kernel hangs":                 {p, schema.FailInstall, []string{"fetched image/x86_64/initrd.img", "asked for no document", "console"}, boots(discover, ack, tftp, script, kernel), nil, false},
 		"install: the installer hangs":              {p, schema.FailInstall, []string{"the installer ran and fetched user-data", "nobody phoned home"}, boots(discover, ack, tftp, script, kernel, document), nil, false},
 		"install: someone else took the script":     {p, schema.FailInstall, []string{"already given out", "10.1.0.9"}, boots(discover, ack, ev{Kind: boot.KindRefused, MAC: mac, IP: "10.1.0.9", What: "script.ipxe", Result: "the install script of this DHCP exchange was already given out"}), nil, false},
 		"install: the disk's system is mute":        {p, "", []string{"no phone-home within 30m"}, func(e *env) { e.hung = true }, nil, true},

@@ -56,6 +56,12 @@ func (i *Installer) Plan(_ context.Context, m boot.Machine) (boot.Plan, error) {
 	return boot.Plan{Kernel: r.Kernel, Initrd: r.Initrd, Args: r.Args}, err
 }
 
+// InMemory reports whether the profile's system lives in memory.
+func (i *Installer) InMemory(profile string) bool {
+	p, err := i.Profiles.Find(profile)
+	return err == nil && p.LivesIn == profiles.Memory
+}
+
 // Document makes the documents that an install fetches. Only agent.json holds a secret beyond the token that it was asked
 // for with.
 func (i *Installer) Document(ctx context.Context, r boot.DocumentRequest) (boot.Document, error) {

@@ -15,6 +15,8 @@ import (
 
 	"go.temporal.io/sdk/worker"
 
+	"gpupool/activities/install/profiles"
+	"gpupool/activities/install/setups"
 	"gpupool/activities/temporalerr"
 	"gpupool/schema"
 	"gpupool/schema/agentproto"
@@ -25,6 +27,8 @@ import (
 type Activities struct {
 	Store *store.Store
 	Suite string // of burn-ins that name none; empty = the agent's own choice
+	// Setups are those by which servers get drivers and runtime; nil = nothing is installed, and all is proven.
+	Setups setups.Catalogue
 }
 
 // Register adds the activities to a core worker.
@@ -37,9 +41,8 @@ type Ask struct {
 	Server   string          `json:"server"`
 	Attempt  int             `json:"attempt"`
 	Kind     schema.TaskKind `json:"kind"`
-	Profile  string          `json:"profile,omitempty"` // drivers, runtime: the versioned profile
-	Suite    string          `json:"suite,omitempty"`   // burn-in; empty = the agent's own
-	Only     []string        `json:"only,omitempty"`    // burn-in: the devices to test, empty = all; reset: those to reset, empty = all
+	Suite    string          `json:"suite,omitempty"` // burn-in; empty = the agent's own
+	Only     []string        `json:"only,omitempty"`  // burn-in: the devices to test, empty = all; reset: those to reset, empty = all
 	// NewSerial, for an inventory after a repair: the part that was put in must be there.
 	NewSerial string `json:"new_serial,omitempty"`
 	// OldSerial, for an inventory after a repair that put a new part in: it must be gone.
@@ -64,9 +67,12 @@ func (a *Activities) AskAgent(ctx context.Context, in Ask) (State, error) {
 	t, err := a.Store.Task(ctx, in.ID)
 	if schema.Is(err, schema.CodeNotFound) {
 		in.Suite = cmp.Or(in.Suite, a.Suite)
-		payload, perr := payload(in, v)
+		payload, perr := a.payload(ctx, in, v)
+		if schema.Is(perr, schema.CodeInvalid) { // the setup is gone since it was chosen
+			return State{Ended: true, Outcome: failed(schema.FailTask, true, "%s. To do: put it back among the setups, or choose another and retry", perr)}, nil
+		}
 		if perr != nil {
-			return State{}, perr
+			return State{}, temporalerr.Wrap(perr)
 		}
 		return State{}, temporalerr.Wrap(a.Store.QueueTask(ctx, schema.Task{ID: in.ID, Server: v.ID, Workflow: in.Workflow, Kind: in.Kind, Attempt: in.Attempt, Epoch: v.Epoch, Payload: string(payload)}))
 	}
@@ -76,18 +82,38 @@ func (a *Activities) AskAgent(ctx context.Context, in Ask) (State, error) {
 	return judge(in, v, t), nil
 }
 
-func payload(in Ask, v schema.Server) ([]byte, error) {
+// setup is the one that the server's present system was installed with.
+func (a *Activities) setup(ctx context.Context, v schema.Server) (*setups.Profile, error) {
+	if a.Setups == nil {
+		return &setups.Profile{Name: setups.Default}, nil
+	}
+	runs, _, err := a.Store.RunningSystem(ctx, v.ID)
+	if err != nil {
+		return nil, err
+	}
+	values, err := runs.ProfileValues()
+	if err != nil {
+		return nil, err
+	}
+	return a.Setups.Find(values[profiles.SetupValue], vendorOf(v.Model))
+}
+
+func (a *Activities) payload(ctx context.Context, in Ask, v schema.Server) ([]byte, error) {
 	switch in.Kind {
 	case schema.TaskBurnIn:
 		return json.Marshal(agentproto.BurnIn{Suite: in.Suite, Model: v.Model, Devices: v.Accelerators, Only: in.Only})
 	case schema.TaskReset:
 		return json.Marshal(agentproto.Reset{Devices: in.Only})
 	case schema.TaskDrivers, schema.TaskRuntime:
-		return json.Marshal(agentproto.Setup{Profile: in.Profile, Vendor: vendorOf(v.Model)})
+		p, err := a.setup(ctx, v)
+		if err != nil {
+			return nil, err
+		}
+		return json.Marshal(agentproto.Setup{Profile: p.ID(), Vendor: vendorOf(v.Model), Steps: p.Steps(in.Kind)})
 	case schema.TaskInventory:
 		return []byte("{}"), nil
 	default:
-		return nil, temporalerr.Wrap(schema.Invalid("kind", string(in.Kind), "inventory, drivers, runtime, burn-in or reset"))
+		return nil, schema.Invalid("kind", string(in.Kind), "inventory, drivers, runtime, burn-in or reset")
 	}
 }
 

@@ -31,7 +31,7 @@ func main() {
 		log.Error("the install failed; this server waits to be switched off", "err", err)
 		rest() // the platform was told, and a person reads the console
 	}
-	unix.Sync()
+	unix.Sync() // of a system that was brought into memory this is never reached
 	if err := unix.Reboot(unix.LINUX_REBOOT_CMD_RESTART); err != nil {
 		log.Error("restart", "err", err)
 	}
@@ -65,5 +65,11 @@ func install(log *slog.Logger) error {
 	if err := installer.Network(network, cfg.MAC, log); err != nil {
 		return err
 	}
-	return installer.Install(ctx, cfg, log)
+	if cfg.Live == "" {
+		return installer.Install(ctx, cfg, log)
+	}
+	if err := installer.Live(ctx, cfg, log); err != nil {
+		return err
+	}
+	return installer.Switch()
 }

@@ -1,19 +1,19 @@
 #!/bin/bash
-# Builds what a server boots to be installed, into FOLDER (pxe.boot_dir's "image"): vmlinuz, Debian's own kernel, and
+# Builds what a server boots to be installed, into FOLDER (pxe.boot_dir's "image/x86_64" or "image/arm64"): vmlinuz, Debian's own kernel, and
 # initrd.img, whose init is the program INSTALLER (cmd/gpupool-installer, static) with the kernel modules beside it.
 #
 #   installer.sh INSTALLER FOLDER
 #
 # KERNEL names the Debian package (linux-image-cloud-amd64: small, for virtual machines). For real servers say
 # KERNEL=linux-image-amd64, which brings the drivers of MODULES that the cloud kernel has not. ARCH=arm64 builds for
-# arm64, once apt knows that architecture. Needs apt-get, dpkg-deb, kmod, cpio, zstd; not root.
+# arm64. Needs apt-get, dpkg-deb, kmod, cpio, zstd; not root.
 set -euo pipefail
 installer=${1:?usage: installer.sh INSTALLER FOLDER} folder=${2:?usage: installer.sh INSTALLER FOLDER}
 arch=${ARCH:-amd64}
 kernel=${KERNEL:-linux-image-cloud-$arch}
-# Network cards and disk controllers of servers; what ext4, NVMe and FAT need beside; the BMC's own interface.
+# Network cards and disk controllers of servers; what ext4, NVMe and FAT need beside; and what a system in memory needs.
 modules=${MODULES:-virtio_pci virtio_net virtio_blk virtio_scsi virtio_rng nvme ahci sd_mod megaraid_sas mpt3sas smartpqi \
-	e1000 e1000e igb igc ixgbe i40e ice bnxt_en mlx4_en mlx5_core tg3 ena gve vmxnet3 af_packet ext4 vfat nls_cp437 nls_ascii efivarfs}
+	e1000 e1000e igb igc ixgbe i40e ice bnxt_en mlx4_en mlx5_core tg3 ena gve vmxnet3 af_packet ext4 vfat nls_cp437 nls_ascii efivarfs loop squashfs overlay}
 
 here=$(cd "$(dirname "$0")" && pwd)
 work=$(mktemp -d)

@@ -1,8 +1,10 @@
 #!/bin/bash
-# Puts an operating system image into FOLDER, a boot service's "image" folder, with what the installer needs beside it:
-# image.json, the manifest, and overlay.tar.zst with the node agent and its unit.
+# Puts an operating system image into FOLDER, a boot service's "image/x86_64" folder, with what the installer needs beside
+# it: image.json, the manifest, and overlay.tar.zst with the node agent and its unit. A squashfs is a system that lives in
+# memory: it goes into "live/x86_64", with live.json.
 #
 #   manifest.sh IMAGE.img.zst GPUPOOL-AGENT FOLDER [AUTHORIZED_KEYS]
+#   manifest.sh SYSTEM.squashfs GPUPOOL-AGENT FOLDER [AUTHORIZED_KEYS]
 #
 # The image is a whole disk: GPT with sectors of 512 bytes, boot loader, and an ext4 root file system in the last
 # partition (or in number ROOT_PARTITION), which the installer grows. EXTRA is a folder whose files go over the root
@@ -20,24 +22,36 @@ mkdir -p "$work/root/etc/systemd/system/multi-user.target.wants"
 ln -sf ../gpupool-agent.service "$work/root/etc/systemd/system/multi-user.target.wants/gpupool-agent.service"
 tar -C "$work/root" --sort=name --owner=0 --group=0 --numeric-owner --mtime=@1735689600 -cf - . | zstd -q -10 -T0 -f -o "$work/overlay.tar.zst"
 
-zstd -qdc "$image" | tee >(wc -c >"$work/size") | sha256sum | cut -d' ' -f1 >"$work/sum"
-while [ ! -s "$work/size" ]; do sleep 0.05; done # the shell doesn't wait for it
+case $image in
+*.squashfs) kind=live name=root.squashfs ;;
+*)
+	kind=image name=os.img.zst
+	zstd -qdc "$image" | tee >(wc -c >"$work/size") | sha256sum | cut -d' ' -f1 >"$work/sum"
+	while [ ! -s "$work/size" ]; do sleep 0.05; done # the shell doesn't wait for it
+	;;
+esac
+if [ $kind = live ]; then
+	stat -c %s "$image" >"$work/size"
+	sha256sum "$image" | cut -d' ' -f1 >"$work/sum"
+	what='"filesystem": "root.squashfs",'
+else
+	what="\"image\": \"os.img.zst\", \"root_partition\": ${ROOT_PARTITION:-0},"
+fi
 list=
 if [ -n "$keys" ]; then
 	list=$(sed -e '/^ *#/d' -e '/^ *$/d' -e 's/[\\"]/\\&/g' -e 's/.*/"&"/' "$keys" | paste -sd, -)
 fi
-cat >"$work/image.json" <<J
+cat >"$work/$kind.json" <<J
 {
-  "image": "os.img.zst",
+  $what
   "size": $(cat "$work/size"),
   "sha256": "$(cat "$work/sum")",
-  "root_partition": ${ROOT_PARTITION:-0},
   "overlay": "overlay.tar.zst",
   "overlay_sha256": "$(sha256sum "$work/overlay.tar.zst" | cut -d' ' -f1)",
   "authorized_keys": [$list]
 }
 J
-chmod 0644 "$work"/image.json "$work"/overlay.tar.zst
-[ "$image" -ef "$folder/os.img.zst" ] || { cp --reflink=auto "$image" "$folder/.os.img.zst.new" && mv "$folder/.os.img.zst.new" "$folder/os.img.zst"; }
-mv "$work/overlay.tar.zst" "$work/image.json" "$folder/" # the manifest last
-echo "image: $(cat "$work/size") bytes, sha256 $(cat "$work/sum"), in $folder"
+chmod 0644 "$work/$kind.json" "$work/overlay.tar.zst"
+[ "$image" -ef "$folder/$name" ] || { cp --reflink=auto "$image" "$folder/.$name.new" && mv "$folder/.$name.new" "$folder/$name"; }
+mv "$work/overlay.tar.zst" "$work/$kind.json" "$folder/" # the manifest last
+echo "$kind: $(cat "$work/size") bytes, sha256 $(cat "$work/sum"), in $folder"

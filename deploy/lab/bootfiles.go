@@ -9,7 +9,7 @@ import (
 // BootFiles puts stand-ins for the boot files into dir where it has none: the lab's firmware fetches and counts their
 // bytes and runs nothing of them. What is there already stays.
 func BootFiles(dir string) error {
-	for name, size := range map[string]int{"undionly.kpxe": 70_000, "snponly.efi": 200_000, "snponly-arm64.efi": 200_000, "image/vmlinuz": 3_000_000, "image/initrd.img": 1_000_000} {
+	for name, size := range map[string]int{"undionly.kpxe": 70_000, "snponly.efi": 200_000, "snponly-arm64.efi": 200_000, "image/x86_64/vmlinuz": 3_000_000, "image/x86_64/initrd.img": 1_000_000, "image/arm64/vmlinuz": 3_000_000, "image/arm64/initrd.img": 1_000_000} {
 		path := filepath.Join(dir, filepath.FromSlash(name))
 		if _, err := os.Stat(path); err == nil {
 			continue

@@ -67,6 +67,9 @@ func (p *platform) Plan(context.Context, boot.Machine) (boot.Plan, error) {
 	return boot.Plan{Kernel: "vmlinuz", Initrd: []string{"initrd"}, Args: "gpupool.user_data={{base}}/user-data console=ttyS0"}, nil
 }
 
+// InMemory implements boot.Installer.
+func (p *platform) InMemory(string) bool { return false }
+
 // Document implements boot.Installer.
 func (p *platform) Document(ctx context.Context, r boot.DocumentRequest) (boot.Document, error) {
 	if r.Name != "user-data" {

@@ -1,7 +1,8 @@
 #!/bin/bash
-# Builds the operating system image of the virtual machine, from Debian packages alone, into FOLDER: os.img.zst. One
-# disk for BIOS, UEFI and Secure Boot: GPT, an EFI system partition with Debian's signed shim and GRUB, SYSLINUX for
-# BIOS, and the kernel; a root file system that the installer grows.
+# Builds the operating system image of the virtual machine, from Debian packages alone, into FOLDER: os.img.zst, and the
+# same as a system that lives in memory, root.squashfs. One disk for BIOS, UEFI and Secure Boot: GPT, an EFI system partition
+# with Debian's signed shim and GRUB, SYSLINUX for BIOS, and the kernel; a root file system that the installer grows. The shim
+# has a second signature, of the test key in Debian's package ovmf: for firmware that trusts nobody but its owner.
 #
 #   image.sh FOLDER FAKE_NVML.c
 #
@@ -16,8 +17,8 @@ packages=systemd-sysv,udev,iproute2,kmod,dbus,ca-certificates,containerd,runc
 export SOURCE_DATE_EPOCH=1735689600 LC_ALL=C TZ=UTC
 
 newest=$(apt-cache depends linux-image-cloud-amd64 | sed -n 's/^ *Depends: //p' | head -n 1)
-inputs=$( (cat "$0" "$kernel" "$fake"; echo "$newest $(apt-cache policy "$newest" ${packages//,/ } | grep Candidate)") | sha256sum | cut -d' ' -f1)
-if [ "$(cat "$folder/inputs" 2>/dev/null)" = "$inputs" ] && [ -s "$folder/os.img.zst" ]; then exit 0; fi
+inputs=$( (cat "$0" "$kernel" "$here/sign.sh" "$fake"; echo "$newest $(apt-cache policy "$newest" ${packages//,/ } | grep Candidate)") | sha256sum | cut -d' ' -f1)
+if [ "$(cat "$folder/inputs" 2>/dev/null)" = "$inputs" ] && [ -s "$folder/os.img.zst" ] && [ -s "$folder/root.squashfs" ]; then exit 0; fi
 if [ "$(id -u)" != 0 ]; then echo "image.sh: mmdebstrap needs root" >&2 && exit 1; fi
 
 mkdir -p "$folder"
@@ -64,6 +65,8 @@ size=$(($(du -sm --apparent-size "$root" | cut -f1) * 112 / 100 + 40))
 uuid=5b4a9f2e-6d0e-4b7f-9a51-67706f6f6c01 part=5b4a9f2e-6d0e-4b7f-9a51-67706f6f6c02
 E2FSPROGS_FAKE_TIME=$SOURCE_DATE_EPOCH mke2fs -q -t ext4 -L root -U "$uuid" -E "hash_seed=$uuid,root_owner=0:0" -m 0 -d "$root" "$work/root.ext4" "${size}M"
 
+mksquashfs "$root" "$work/root.squashfs" -quiet -no-progress -noappend -comp zstd -Xcompression-level 6 -all-root >/dev/null
+
 # The EFI system partition, and SYSLINUX in it. Both boot loaders read the kernel from there.
 truncate -s 48M "$esp"
 mkfs.vfat --invariant -i 67706f6c -n ESP "$esp" >/dev/null
@@ -72,7 +75,7 @@ cmdline="root=PARTUUID=$part rw console=ttyS0,115200 quiet mitigations=off net.i
 printf 'set timeout=0\nsearch --file --set=root /vmlinuz\nlinux /vmlinuz %s\nboot\n' "$cmdline" >"$work/grub.cfg"
 printf 'default l\nprompt 0\nlabel l\nkernel /vmlinuz\nappend %s\n' "$cmdline" >"$work/syslinux.cfg"
 cp "$work/kernel/boot/vmlinuz-$version" "$work/vmlinuz"
-cp /usr/lib/shim/shimx64.efi.signed "$work/BOOTX64.EFI"
+"$here/sign.sh" /usr/lib/shim/shimx64.efi.signed "$work/BOOTX64.EFI"
 cp /usr/lib/grub/x86_64-efi-signed/grubx64.efi.signed "$work/grubx64.efi"
 touch -d "@$SOURCE_DATE_EPOCH" "$work"/{grub.cfg,syslinux.cfg,vmlinuz,BOOTX64.EFI,grubx64.efi}
 mmd -i "$esp" ::/EFI ::/EFI/BOOT ::/EFI/debian
@@ -94,6 +97,6 @@ dd if="$work/root.ext4" of="$disk" bs=1M seek=49 conv=notrunc,sparse status=none
 dd if=/usr/lib/syslinux/mbr/gptmbr.bin of="$disk" bs=440 count=1 conv=notrunc status=none
 
 zstd -q -6 -T0 -f "$disk" -o "$work/os.img.zst"
-mv "$work/os.img.zst" "$folder/"
+mv "$work/os.img.zst" "$work/root.squashfs" "$folder/"
 echo "$inputs" >"$folder/inputs"
 echo "os image: $(($(stat -c %s "$disk") >> 20)) MiB, $(($(stat -c %s "$folder/os.img.zst") >> 20)) MiB compressed, kernel $version"

@@ -27,12 +27,18 @@ const (
 	UEFI Firmware = "uefi" // OVMF, with its own network stack
 	// SecureBoot is OVMF with the keys of Microsoft: it starts nothing that they, or whom they trust, did not sign.
 	SecureBoot Firmware = "secure-boot"
+	// OwnKeys is OVMF with the keys of one owner, who is the test key of Debian's package ovmf: it starts nothing else.
+	OwnKeys Firmware = "own-keys"
+	// ARM64 is AAVMF on a virtual machine of that architecture.
+	ARM64 Firmware = "arm64"
 )
 
-// Files of the Debian packages ovmf and qemu-system-x86.
+// Files of the Debian packages ovmf and qemu-efi-aarch64: the code, and the variables to begin with.
 var firmwareFiles = map[Firmware][2]string{
 	UEFI:       {"/usr/share/OVMF/OVMF_CODE_4M.fd", "/usr/share/OVMF/OVMF_VARS_4M.fd"},
 	SecureBoot: {"/usr/share/OVMF/OVMF_CODE_4M.ms.fd", "/usr/share/OVMF/OVMF_VARS_4M.ms.fd"},
+	OwnKeys:    {"/usr/share/OVMF/OVMF_CODE_4M.snakeoil.fd", "/usr/share/OVMF/OVMF_VARS_4M.snakeoil.fd"},
+	ARM64:      {"/usr/share/AAVMF/AAVMF_CODE.fd", "/usr/share/AAVMF/AAVMF_VARS.fd"},
 }
 
 // Config is a machine. Name, Dir, Tap, MAC and BMC have no default.
@@ -148,7 +154,7 @@ func (m *Machine) files() error {
 	}
 	f, ok := firmwareFiles[m.cfg.Firmware]
 	if !ok {
-		return fmt.Errorf("firmware %q: want bios, uefi or secure-boot", m.cfg.Firmware)
+		return fmt.Errorf("firmware %q: want bios, uefi, secure-boot, own-keys or arm64", m.cfg.Firmware)
 	}
 	if _, err := os.Stat(m.path("vars.fd")); err == nil {
 		return nil
@@ -220,7 +226,7 @@ func (m *Machine) args(network bool) []string {
 	}
 	nic := fmt.Sprintf("virtio-net-pci,id=nic0,netdev=n0,mac=%s,bootindex=%d", c.MAC, index)
 	a := []string{
-		"-name", c.Name, "-cpu", "qemu64", "-smp", fmt.Sprint(c.CPUs), "-m", fmt.Sprint(c.Memory), "-nodefaults", "-display", "none", "-S",
+		"-name", c.Name, "-smp", fmt.Sprint(c.CPUs), "-m", fmt.Sprint(c.Memory), "-nodefaults", "-display", "none", "-S",
 		"-qmp", "unix:" + m.path("qmp") + ",server=on,wait=off",
 		"-chardev", "file,id=console,path=" + m.path("console.log") + ",append=on", "-serial", "chardev:console",
 		"-uuid", c.UUID, "-smbios", "type=1,serial=" + c.Serial + ",manufacturer=gpupool,product=qemu", "-device", "virtio-rng-pci",
@@ -228,21 +234,31 @@ func (m *Machine) args(network bool) []string {
 		// cache=unsafe: a host that dies takes the test with it. What the guest wrote survives the death of qemu.
 		"-drive", "if=none,id=d0,format=raw,discard=unmap,cache=unsafe,file=" + m.Disk(), "-device", fmt.Sprintf("nvme,drive=d0,serial=%s-NVME0,bootindex=%d", c.Serial, diskIndex),
 	}
-	if c.Firmware == BIOS {
-		return append(a, "-machine", "pc,accel=tcg,graphics=off", "-device", nic)
-	}
-	machine := "q35,accel=tcg,graphics=off"
-	if c.Firmware == SecureBoot {
+	machine, cpu := "q35,accel=tcg,graphics=off", "qemu64"
+	switch c.Firmware {
+	case BIOS:
+		return append(a, "-machine", "pc,accel=tcg,graphics=off", "-cpu", cpu, "-device", nic)
+	case SecureBoot, OwnKeys:
 		machine += ",smm=on"
 		a = append(a, "-global", "driver=cfi.pflash01,property=secure,value=on", "-global", "ICH9-LPC.disable_s3=1")
+	case ARM64:
+		machine, cpu = "virt,accel=tcg", "cortex-a57"
+	case UEFI:
 	}
 	for opt, off := range map[string]bool{"IPv4PXESupport": c.HTTPBoot, "IPv6PXESupport": true} {
 		if off {
 			a = append(a, "-fw_cfg", "name=opt/org.tianocore/"+opt+",string=n")
 		}
 	}
-	return append(a, "-machine", machine, "-device", nic+",romfile=",
+	return append(a, "-machine", machine, "-cpu", cpu, "-device", nic+",romfile=",
 		"-drive", "if=pflash,format=raw,unit=0,readonly=on,file="+firmwareFiles[c.Firmware][0], "-drive", "if=pflash,format=raw,unit=1,file="+m.path("vars.fd"))
+}
+
+func (m *Machine) program() string {
+	if m.cfg.Firmware == ARM64 {
+		return "qemu-system-aarch64"
+	}
+	return "qemu-system-x86_64"
 }
 
 // powerOn is the BMC's hook.
@@ -260,7 +276,7 @@ func (m *Machine) start(b bmc.Boot) error {
 		return err
 	}
 	defer out.Close()
-	r := &running{cmd: exec.Command("qemu-system-x86_64", m.args(b.Network())...), ended: make(chan struct{})}
+	r := &running{cmd: exec.Command(m.program(), m.args(b.Network())...), ended: make(chan struct{})}
 	r.cmd.Stdout, r.cmd.Stderr = out, out
 	dieWithParent(r.cmd)
 	if err := os.Remove(m.path("qmp")); err != nil && !errors.Is(err, os.ErrNotExist) {

@@ -26,6 +26,15 @@ type Machine struct {
 	Arch       string // x86_64, arm64, as ordered; empty = not known. What is booted follows the firmware; a difference is evidence
 	SecureBoot bool   // its firmware boots only signed first stages
 	Armed      *schema.Armed
+	Runs       *schema.Running // the system that it has; nil = none, or it may not boot it
+}
+
+// Holding is m as if it were armed for the system that it runs, for an [Installer] to say what it boots.
+func (m Machine) Holding() Machine {
+	if r := m.Runs; r != nil {
+		m.Armed = &schema.Armed{Server: r.Server, Attempt: r.Attempt, Profile: r.Profile, Vals: r.Vals, At: r.At}
+	}
+	return m
 }
 
 // InstallAt returns the attempt that may install m at now, or why none may. It is the one place where the boot
@@ -131,6 +140,9 @@ type Installer interface {
 	Plan(ctx context.Context, m Machine) (Plan, error)
 	// Document returns ErrNoSuch for a name that the profile doesn't have.
 	Document(ctx context.Context, r DocumentRequest) (Document, error)
+	// InMemory reports whether a profile's system lives in memory and leaves the disks alone, so that a machine which
+	// runs it is given it again at each boot, and needs no arming for that.
+	InMemory(profile string) bool
 }
 
 // Reports takes what installers tell of their attempts.

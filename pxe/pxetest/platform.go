@@ -141,7 +141,8 @@ func (p *Platform) ByID(_ context.Context, id string) (boot.Machine, bool, error
 func (p *Platform) Mint(_ context.Context, server string, attempt int, purpose schema.BootPurpose) (string, error) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
-	if a := p.machines[server].Armed; a == nil || a.Attempt != attempt {
+	m := p.machines[server]
+	if (m.Armed == nil || m.Armed.Attempt != attempt) && (m.Runs == nil || m.Runs.Attempt != attempt) {
 		return "", fmt.Errorf("attempt %d of %s is not armed", attempt, server)
 	}
 	g := boot.Grant{Server: server, Attempt: attempt, Purpose: purpose}

@@ -131,8 +131,13 @@ func (s *Service) Script(ctx context.Context, client netip.Addr, mac string, k K
 		return s.toDisk(client, mac, m, k, "it is not in the inventory")
 	}
 	armed, why := m.InstallAt(s.Now())
+	did := "install"
 	if armed == nil {
-		return s.toDisk(client, mac, m, k, why)
+		if !s.inMemory(m) {
+			return s.toDisk(client, mac, m, k, why)
+		}
+		m = m.Holding()
+		armed, did = m.Armed, "its system, which lives in memory, again"
 	}
 	at, exchange, ok, err := s.Locator.MACAt(ctx, client)
 	if err != nil {
@@ -151,10 +156,15 @@ func (s *Service) Script(ctx context.Context, client netip.Addr, mac string, k K
 		return nil, err
 	}
 	s.Progress(mac)
-	e := s.evidence(boot.KindScript, client, mac, m, string(k)+": install", "ok")
+	e := s.evidence(boot.KindScript, client, mac, m, string(k)+": "+did, "ok")
 	e.Bytes = int64(len(body))
 	s.Record(e)
 	return body, nil
+}
+
+// inMemory reports whether the system that the machine runs lives in memory: without being given it again it has none.
+func (s *Service) inMemory(m boot.Machine) bool {
+	return m.Runs != nil && s.Installer != nil && s.Installer.InMemory(m.Runs.Profile)
 }
 
 func (s *Service) toDisk(client netip.Addr, mac string, m boot.Machine, k Kind, why string) ([]byte, error) {
@@ -261,6 +271,10 @@ func (s *Service) Authorize(ctx context.Context, client netip.Addr, token, what 
 		return no(m, mac, "the token was shown from an address that is not its machine's")
 	}
 	armed, why := m.InstallAt(s.Now())
+	if armed == nil && s.inMemory(m) {
+		m = m.Holding()
+		armed = m.Armed
+	}
 	if armed == nil {
 		return no(m, mac, why)
 	}

@@ -182,10 +182,41 @@ type BurnInFailure struct {
 	Text   string `json:"text"`
 }
 
-// Setup is the payload of a drivers or runtime task: a versioned profile.
+// Setup is the payload of a drivers or runtime task: the steps of a versioned setup profile. They are taken in order; what
+// they were to bring is proven afterwards, by reading the devices or running a container.
 type Setup struct {
-	Profile string `json:"profile"`
-	Vendor  string `json:"vendor"`
+	Profile string      `json:"profile"` // with its version: nvidia/1
+	Vendor  string      `json:"vendor"`
+	Steps   []SetupStep `json:"steps,omitempty"`
+}
+
+// SetupStep is one command of a setup, for /bin/sh, as root.
+type SetupStep struct {
+	Name    string `json:"name"`
+	Unless  string `json:"unless,omitempty"` // a command: where it exits with 0 the step has nothing to do
+	Run     string `json:"run"`
+	Reboot  bool   `json:"reboot,omitempty"` // the server restarts after it, and goes on with the next step
+	LimitMS int64  `json:"limit_ms"`
+}
+
+// SetupResult is the result of a drivers or runtime task.
+type SetupResult struct {
+	Profile string     `json:"profile"`
+	Steps   []SetupRun `json:"steps,omitempty"`
+	Proof   string     `json:"proof,omitempty"` // what was read of the devices, or what the container said; empty = it did not come to that
+}
+
+// SetupRun is what came of one step.
+type SetupRun struct {
+	Name     string         `json:"name"`
+	Skipped  bool           `json:"skipped,omitempty"` // there was nothing to do
+	ExitCode int            `json:"exit_code"`         // -1 = killed, or never started
+	Began    schema.Instant `json:"began"`
+	Ended    schema.Instant `json:"ended"`
+	Output   string         `json:"output,omitempty"` // the last 16 KiB of both streams
+	SHA256   string         `json:"sha256,omitempty"` // of all of it
+	Boot     string         `json:"boot"`             // id of the boot in which it ran
+	Reboot   bool           `json:"reboot,omitempty"` // the server was restarted after it
 }
 
 // Inventory is the result of an inventory task.

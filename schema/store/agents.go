@@ -6,6 +6,7 @@ import (
 	"encoding/base64"
 	"fmt"
 	"strings"
+	"time"
 
 	"gpupool/schema"
 	"gpupool/schema/agentproto"
@@ -13,18 +14,21 @@ import (
 
 // RegisterAgent is the phone-home: it uses up the attempt's token, keeps the agent's public key, disarms the server
 // and tells the onboarding. The same key may register again with the same token (its answer was lost); another may not.
+//
+// A server whose system lives in memory registers anew after each boot, under the same attempt: with the token that this
+// boot was given, and once its earlier agent is silent, so that nobody takes the place of one that lives.
 func (s *Store) RegisterAgent(ctx context.Context, tokenHash string, r agentproto.Register) error {
 	key, err := base64.StdEncoding.DecodeString(r.PublicKey)
 	if err != nil || len(key) != ed25519.PublicKeySize {
 		return schema.Invalid("public_key", r.PublicKey, "base64 of a 32-byte Ed25519 public key")
 	}
 	return s.Write(ctx, func(tx *Tx) error {
-		var again int64
+		var before int64
 		if err := tx.db.Raw(`SELECT count(*) FROM agents a JOIN boot_tokens t ON t.server = a.server AND t.attempt = a.attempt
-			WHERE t.hash = ? AND t.purpose = ? AND t.used_at <> 0 AND a.server = ? AND a.public_key = ?`, tokenHash, schema.PurposePhoneHome, r.Server, r.PublicKey).Scan(&again).Error; err != nil {
+			WHERE t.hash = ? AND t.purpose = ? AND t.used_at <> 0 AND a.server = ? AND a.public_key = ?`, tokenHash, schema.PurposePhoneHome, r.Server, r.PublicKey).Scan(&before).Error; err != nil {
 			return err
 		}
-		if again > 0 {
+		if before > 0 {
 			return nil
 		}
 		t, err := tx.bootToken(tokenHash, schema.PurposePhoneHome, true)
@@ -41,6 +45,17 @@ func (s *Store) RegisterAgent(ctx context.Context, tokenHash string, r agentprot
 		if v.UUID != "" && r.UUID != "" && !strings.EqualFold(v.UUID, r.UUID) {
 			return schema.Unsafe(fmt.Sprintf("the machine that phoned home has UUID %s, the BMC of %s says %s", r.UUID, v.Name, v.UUID), "is the BMC cabled to another machine?")
 		}
+		again, err := tx.runs(v, t.Attempt)
+		if err != nil {
+			return err
+		}
+		if again {
+			if err := tx.startedAnew(v); err != nil {
+				return err
+			}
+		} else if err := tx.keepSystem(v); err != nil {
+			return err
+		}
 		if _, err := tx.exec(`INSERT INTO agents (server, public_key, attempt, boot_id, version, registered_at) VALUES (?, ?, ?, ?, ?, ?)
 			ON CONFLICT (server) DO UPDATE SET public_key = excluded.public_key, attempt = excluded.attempt, boot_id = excluded.boot_id, version = excluded.version, registered_at = excluded.registered_at`,
 			v.ID, r.PublicKey, t.Attempt, r.BootID, r.Version, tx.now); err != nil {
@@ -50,9 +65,38 @@ func (s *Store) RegisterAgent(ctx context.Context, tokenHash string, r agentprot
 			return err
 		}
 		v.BootID, v.AgentSeen = r.BootID, tx.now
-		tx.Emit(schema.Event{Kind: schema.EventServerPhonedHome, Subject: v.ID, Server: v.ID}, map[string]any{"attempt": t.Attempt, "boot_id": r.BootID, "serial": r.Serial})
+		tx.Emit(schema.Event{Kind: schema.EventServerPhonedHome, Subject: v.ID, Server: v.ID}, map[string]any{"attempt": t.Attempt, "boot_id": r.BootID, "serial": r.Serial, "again": again})
 		return tx.saveServer(&v)
 	})
+}
+
+// keepSystem keeps what the server was armed with as the system that it has.
+func (tx *Tx) keepSystem(v schema.Server) error {
+	_, err := tx.exec(`INSERT INTO running_systems (server, attempt, profile, vals, at) SELECT server, attempt, profile, vals, ? FROM armed WHERE server = ? AND attempt = ?
+		ON CONFLICT (server) DO UPDATE SET attempt = excluded.attempt, profile = excluded.profile, vals = excluded.vals, at = excluded.at`, tx.now, v.ID, v.Attempt)
+	return err
+}
+
+// startedAnew ends what a server did whose memory is gone, the agent's included. It refuses while an agent of it may live:
+// whoever registers then is another.
+func (tx *Tx) startedAnew(v schema.Server) error {
+	if silent, enough := tx.now.Sub(v.AgentSeen), 2*tx.s.seen; silent < enough {
+		return &schema.Error{Code: schema.CodeLimited, Message: fmt.Sprintf("the agent of server %s was heard of %s ago: another takes its place after %s of silence", v.Name, silent.Round(time.Second), enough),
+			Hint: "ask again; where this is not the server's own restart, find who has taken its address"}
+	}
+	var open []schema.Task
+	if err := tx.db.Where("server = ? AND ended = 0 AND cluster = ''", v.ID).Order("created, id").Find(&open).Error; err != nil {
+		return err
+	}
+	for _, t := range open {
+		if t.Claimed == 0 {
+			continue // it has not been begun, and is by the new agent
+		}
+		if err := tx.report(v.ID, agentproto.TaskReport{Task: t.ID, Seq: t.Seq + 1, State: schema.TaskFailed, Text: "the server was restarted while it ran, and its system lives in memory", NoneLeft: true}); err != nil {
+			return err
+		}
+	}
+	return nil
 }
 
 // PhonedHome reports whether the attempt's agent has registered.

@@ -5,6 +5,7 @@ import (
 	"crypto/sha256"
 	"encoding/hex"
 	"fmt"
+	"slices"
 	"time"
 
 	"gpupool/schema"
@@ -73,15 +74,20 @@ func (s *Store) Armed(ctx context.Context, server string) (schema.Armed, bool, e
 // the arming lets no disk be written any more; a failure ends the wait for the phone-home.
 func (s *Store) ReportInstall(ctx context.Context, server string, attempt int, r schema.InstallReport) error {
 	return s.Write(ctx, func(tx *Tx) error {
-		var a schema.Armed
-		if err := tx.lock(&a, "server = ? AND attempt = ? AND expires_at > ?", server, attempt, tx.now); err != nil {
-			if isNoRows(err) {
-				return schema.Stale(fmt.Sprintf("server %s is not armed for attempt %d", server, attempt))
-			}
-			return err
-		}
 		v, err := tx.server(server)
 		if err != nil {
+			return err
+		}
+		if again, err := tx.runs(v, attempt); err != nil {
+			return err
+		} else if again { // a system that lives in memory is brought again
+			return tx.reportAgain(v, r)
+		}
+		var a schema.Armed
+		if err := tx.lock(&a, "server = ? AND attempt = ? AND expires_at > ?", v.ID, attempt, tx.now); err != nil {
+			if isNoRows(err) {
+				return schema.Stale(fmt.Sprintf("server %s is not armed for attempt %d", v.ID, attempt))
+			}
 			return err
 		}
 		if err := current(v, attempt); err != nil {
@@ -108,32 +114,78 @@ func (s *Store) ReportInstall(ctx context.Context, server string, attempt int, r
 	})
 }
 
+// reportAgain keeps what the installer of a server tells that brings its system into memory again, where it is more than
+// progress.
+func (tx *Tx) reportAgain(v schema.Server, r schema.InstallReport) error {
+	switch r.State {
+	case schema.InstallRunning:
+	case schema.InstallDone, schema.InstallFailed:
+		tx.Emit(schema.Event{Kind: schema.EventServerInstall, Subject: v.ID, Server: v.ID}, map[string]any{"attempt": v.Attempt, "state": r.State, "text": r.Text, "again": true})
+	default:
+		return schema.Invalid("state", string(r.State), "running, installed or failed")
+	}
+	return nil
+}
+
+// RunningSystem is the system that a server has, if any: that of its present attempt, in a phase in which it may boot it.
+func (s *Store) RunningSystem(ctx context.Context, server string) (schema.Running, bool, error) {
+	var r schema.Running
+	err := s.read(ctx).Raw(`SELECT r.* FROM running_systems r JOIN servers s ON s.id = r.server AND s.attempt = r.attempt
+		WHERE r.server = ? AND s.phase IN ?`, server, bootsItsOwn).Scan(&r).Error
+	return r, r.Server != "", err
+}
+
+// bootsItsOwn are the phases in which a server boots the system that it has. In all others it is new, or on its way out.
+var bootsItsOwn = []schema.Phase{schema.PhaseOnboarding, schema.PhaseAvailable, schema.PhaseDraining, schema.PhaseRepairing}
+
+// runs reports whether the attempt's system is the one that the server has and may boot.
+func (tx *Tx) runs(v schema.Server, attempt int) (bool, error) {
+	if v.Attempt != attempt || !slices.Contains(bootsItsOwn, v.Phase) {
+		return false, nil
+	}
+	var n int64
+	err := tx.db.Raw("SELECT count(*) FROM running_systems WHERE server = ? AND attempt = ?", v.ID, attempt).Scan(&n).Error
+	return n > 0, err
+}
+
 // MintBootToken keeps the hash of a fresh token; an earlier one of the same server and purpose is revoked. The server
-// must be armed for the attempt at this moment.
+// must be armed for the attempt at this moment, or run its system: the caller sees to it that it only gives that again
+// which lives in memory.
 func (s *Store) MintBootToken(ctx context.Context, server string, attempt int, purpose schema.BootPurpose, hash string, ttl time.Duration) error {
 	return s.Write(ctx, func(tx *Tx) error {
-		var a schema.Armed
-		if err := tx.lock(&a, "server = ? AND attempt = ? AND expires_at > ?", server, attempt, tx.now); err != nil {
-			if isNoRows(err) {
-				return schema.Stale(fmt.Sprintf("server %s is not armed for attempt %d", server, attempt))
-			}
-			return err
-		}
 		v, err := tx.server(server)
 		if err != nil {
 			return err
 		}
-		if err := current(v, attempt); err != nil {
+		again, err := tx.runs(v, attempt)
+		if err != nil {
 			return err
 		}
-		if err := tx.destructible(v); err != nil {
+		if !again {
+			if err := tx.armedFor(v, attempt); err != nil {
+				return err
+			}
+		}
+		if _, err := tx.exec("UPDATE boot_tokens SET revoked_at = ? WHERE server = ? AND purpose = ? AND revoked_at = 0 AND used_at = 0", tx.now, v.ID, purpose); err != nil {
 			return err
 		}
-		if _, err := tx.exec("UPDATE boot_tokens SET revoked_at = ? WHERE server = ? AND purpose = ? AND revoked_at = 0 AND used_at = 0", tx.now, server, purpose); err != nil {
-			return err
-		}
-		return tx.db.Create(&schema.BootToken{Hash: hash, Server: server, Attempt: attempt, Purpose: purpose, MintedAt: tx.now, ExpiresAt: tx.now.Add(ttl)}).Error
+		return tx.db.Create(&schema.BootToken{Hash: hash, Server: v.ID, Attempt: attempt, Purpose: purpose, MintedAt: tx.now, ExpiresAt: tx.now.Add(ttl)}).Error
 	})
+}
+
+// armedFor refuses where the attempt has not armed the server, or may not wipe it now.
+func (tx *Tx) armedFor(v schema.Server, attempt int) error {
+	var a schema.Armed
+	if err := tx.lock(&a, "server = ? AND attempt = ? AND expires_at > ?", v.ID, attempt, tx.now); err != nil {
+		if isNoRows(err) {
+			return schema.Stale(fmt.Sprintf("server %s is not armed for attempt %d", v.ID, attempt))
+		}
+		return err
+	}
+	if err := current(v, attempt); err != nil {
+		return err
+	}
+	return tx.destructible(v)
 }
 
 // BootToken is a token that is good now for purpose: known, not expired, not revoked, of the server's live attempt.
@@ -169,7 +221,11 @@ func (tx *Tx) bootToken(hash string, purpose schema.BootPurpose, use bool) (sche
 	if err != nil {
 		return t, err
 	}
-	if current(v, t.Attempt) != nil {
+	again, err := tx.runs(v, t.Attempt)
+	if err != nil {
+		return t, err
+	}
+	if !again && current(v, t.Attempt) != nil {
 		return t, refused
 	}
 	if use {
@@ -186,7 +242,8 @@ func (tx *Tx) bootToken(hash string, purpose schema.BootPurpose, use bool) (sche
 func (s *Store) BootGrant(ctx context.Context, hash string) (schema.BootToken, error) {
 	var t schema.BootToken
 	err := s.read(ctx).Raw(`SELECT t.* FROM boot_tokens t JOIN servers s ON s.id = t.server AND s.attempt = t.attempt
-		WHERE t.hash = ? AND t.used_at = 0 AND t.revoked_at = 0 AND t.expires_at > ? AND s.phase = ?`, hash, s.Now(), schema.PhaseOnboarding).Scan(&t).Error
+		WHERE t.hash = ? AND t.used_at = 0 AND t.revoked_at = 0 AND t.expires_at > ?
+		AND (s.phase = ? OR s.phase IN ? AND EXISTS (SELECT 1 FROM running_systems r WHERE r.server = s.id AND r.attempt = s.attempt))`, hash, s.Now(), schema.PhaseOnboarding, bootsItsOwn).Scan(&t).Error
 	if err == nil && t.Hash == "" {
 		err = errBootToken()
 	}

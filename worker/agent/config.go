@@ -96,17 +96,19 @@ type Config struct {
 	Version   string // of the agent; reported
 
 	Readers []accelerator.Reader
-	BurnIn  Tester             // tests devices; nil = only what readings show, so that burn-in is inconclusive
-	Tools   Toolbox            // runs test programs; nil = none, so that a suite that asks for one is inconclusive
-	Runtime RuntimeProbe       // nil = containerd, docker, podman, by asking each for its version
-	Machine func() Machine     // nil = this machine, from /proc and /sys
-	HTTP    *http.Client       // nil = one of its own, with PhoneHome.CA
-	Table   *proc.Table        // nil = /proc
-	Now     func() time.Time   // nil = time.Now
-	Log     *slog.Logger       // nil = slog.Default
-	Env     map[string]string  // what every job finds in its environment; nil = a PATH and a locale
-	Suites  map[string][]Check // burn-in suites by name; nil = Suites
-	Play    Player             // plays jobs on a server that is simulated; nil = every job is a process
+	BurnIn  Tester                      // tests devices; nil = only what readings show, so that burn-in is inconclusive
+	Tools   Toolbox                     // runs test programs; nil = none, so that a suite that asks for one is inconclusive
+	Runtime RuntimeProbe                // nil = containerd, docker, podman, by asking each for its version
+	Contain ContainerProbe              // runs a container; nil = RunContainer, where Runtime is nil too, else none is run
+	Reboot  func(context.Context) error // restarts the server; nil = Reboot
+	Machine func() Machine              // nil = this machine, from /proc and /sys
+	HTTP    *http.Client                // nil = one of its own, with PhoneHome.CA
+	Table   *proc.Table                 // nil = /proc
+	Now     func() time.Time            // nil = time.Now
+	Log     *slog.Logger                // nil = slog.Default
+	Env     map[string]string           // what every job finds in its environment; nil = a PATH and a locale
+	Suites  map[string][]Check          // burn-in suites by name; nil = Suites
+	Play    Player                      // plays jobs on a server that is simulated; nil = every job is a process
 
 	Apart  *sandbox.Host // keeps jobs apart; nil = they run as the agent's own user, and see each other
 	Shared string        // why Apart is nil, for the platform to know; "" = it was not asked for
@@ -149,6 +151,12 @@ func (c Config) withDefaults() (Config, error) {
 	}
 	if c.Runtime == nil {
 		c.Runtime = ProbeRuntime
+		if c.Contain == nil {
+			c.Contain = RunContainer
+		}
+	}
+	if c.Reboot == nil {
+		c.Reboot = Reboot
 	}
 	if c.Table == nil {
 		c.Table = proc.New("")

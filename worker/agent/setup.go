@@ -2,7 +2,6 @@ package agent
 
 import (
 	"context"
-	"encoding/json"
 	"errors"
 	"fmt"
 	"os/exec"
@@ -58,11 +57,7 @@ func (t *tasks) inventory(ctx context.Context) (any, string, error) {
 }
 
 // drivers proves a vendor's driver by its devices: each must answer, and the driver must say its version.
-func (t *tasks) drivers(ctx context.Context, payload json.RawMessage) (any, string, error) {
-	var s agentproto.Setup
-	if err := json.Unmarshal(payload, &s); err != nil {
-		return nil, "", fmt.Errorf("the task's payload could not be read: %w", err)
-	}
+func (t *tasks) drivers(ctx context.Context, s agentproto.Setup) (string, error) {
 	list, _ := t.devices.read(ctx)
 	var said []string
 	var proven []schema.Vendor
@@ -77,14 +72,14 @@ func (t *tasks) drivers(ctx context.Context, payload json.RawMessage) (any, stri
 		}
 		version, err := r.Driver(ctx)
 		if err != nil {
-			return nil, "", fmt.Errorf("the %s driver does not answer: %w (profile %q)", v, err, s.Profile)
+			return "", fmt.Errorf("the %s driver does not answer: %w (profile %q)", v, err, s.Profile)
 		}
 		if len(mine) == 0 {
-			return nil, "", fmt.Errorf("the %s driver %s answers, but lists no device (profile %q)", v, version, s.Profile)
+			return "", fmt.Errorf("the %s driver %s answers, but lists no device (profile %q)", v, version, s.Profile)
 		}
 		for _, d := range mine {
 			if d.Error != "" {
-				return nil, "", fmt.Errorf("device %s (%s) does not answer the %s driver %s: %s", accelerator.Identity(d), d.Slot, v, version, d.Error)
+				return "", fmt.Errorf("device %s (%s) does not answer the %s driver %s: %s", accelerator.Identity(d), d.Slot, v, version, d.Error)
 			}
 		}
 		proven = append(proven, v)
@@ -92,25 +87,43 @@ func (t *tasks) drivers(ctx context.Context, payload json.RawMessage) (any, stri
 	}
 	switch {
 	case len(proven) > 0:
-		return nil, strings.Join(said, "; "), nil
+		return strings.Join(said, "; "), nil
 	case s.Vendor != "":
-		return nil, "", fmt.Errorf("this agent has no reader for vendor %q", s.Vendor)
+		return "", fmt.Errorf("this agent has no reader for vendor %q", s.Vendor)
 	default:
-		return nil, "", errors.New("no device of any vendor answers its driver")
+		return "", errors.New("no device of any vendor answers its driver")
 	}
 }
 
-func (t *tasks) runtime(ctx context.Context, payload json.RawMessage) (any, string, error) {
-	var s agentproto.Setup
-	if err := json.Unmarshal(payload, &s); err != nil {
-		return nil, "", fmt.Errorf("the task's payload could not be read: %w", err)
-	}
-	if s.Profile == "none" {
-		return nil, "the profile asks for no container runtime", nil
+// runtime proves the container runtime by a container that sees the devices.
+func (t *tasks) runtime(ctx context.Context, s agentproto.Setup) (string, error) {
+	if name, _, _ := strings.Cut(s.Profile, "/"); name == "none" {
+		return "the profile asks for no container runtime", nil
 	}
 	v, err := t.cfg.Runtime(ctx)
 	if err != nil {
-		return nil, "", fmt.Errorf("%w (profile %q)", err, s.Profile)
+		return "", fmt.Errorf("%w (profile %q)", err, s.Profile)
 	}
-	return nil, v + " answers", nil
+	if t.cfg.Contain == nil {
+		return v + " answers", nil
+	}
+	var nodes []string
+	list, _ := t.devices.read(ctx)
+	for _, d := range list {
+		if s.Vendor != "" && string(d.Vendor) != s.Vendor {
+			continue
+		}
+		of, err := t.cfg.Nodes(d)
+		if err != nil {
+			return "", fmt.Errorf("device nodes of %s (%s): %w", accelerator.Identity(d), d.Slot, err)
+		}
+		nodes = append(nodes, of...)
+	}
+	slices.Sort(nodes)
+	nodes = slices.Compact(nodes)
+	said, err := t.cfg.Contain(ctx, t.cfg.StateDir, v, nodes)
+	if err != nil {
+		return "", fmt.Errorf("%s runs no container: %w (profile %q)", v, err, s.Profile)
+	}
+	return v + " " + said, nil
 }

@@ -356,14 +356,14 @@ func (t *tasks) close() error {
 }
 
 // lookFor does a task that may be done again: it changes nothing, or resets what no job uses. Each returns a result, words, or why it could not.
-func (t *tasks) lookFor(ctx context.Context, kind schema.TaskKind, payload json.RawMessage) (result any, text string, err error) {
+func (t *tasks) lookFor(ctx context.Context, id string, kind schema.TaskKind, payload json.RawMessage) (result any, text string, err error) {
 	switch kind {
 	case schema.TaskInventory:
 		return t.inventory(ctx)
 	case schema.TaskDrivers:
-		return t.drivers(ctx, payload)
+		return t.setUp(ctx, id, payload, t.drivers)
 	case schema.TaskRuntime:
-		return t.runtime(ctx, payload)
+		return t.setUp(ctx, id, payload, t.runtime)
 	case schema.TaskBurnIn:
 		return t.burnIn(ctx, payload)
 	case schema.TaskReset:
@@ -400,7 +400,7 @@ func (t *tasks) look(ctx context.Context, r *record) {
 			case <-done:
 			}
 		}()
-		result, text, err := t.lookFor(ctx, kind, payload)
+		result, text, err := t.lookFor(ctx, r.ID, kind, payload)
 		close(done)
 		e := end{State: schema.TaskDone, Text: text, NoneLeft: true}
 		if result != nil {

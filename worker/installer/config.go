@@ -12,15 +12,16 @@ type Config struct {
 	// UserData is the URL of the attempt's one secret document, which becomes the agent's configuration. Its folder is
 	// the attempt's own URL, where reports go.
 	UserData string
-	// Image is the URL of the image's manifest, see Manifest; empty = files/image/image.json of the same service.
-	Image string
+	// Image is the URL of the manifest of an image for a disk, see Manifest; Live that of a system for memory, see
+	// LiveManifest. One of them is there.
+	Image, Live string
 	// Disk says which disk is overwritten, see Rule; empty = the only one that can hold the image.
 	Disk Rule
 	// MAC is the network card that the server booted from; empty = the first that has a link.
 	MAC string
 }
 
-// ParseCmdline reads a kernel's command line: gpupool.user_data, gpupool.image, gpupool.disk, gpupool.mac.
+// ParseCmdline reads a kernel's command line: gpupool.user_data, gpupool.image or gpupool.live, gpupool.disk, gpupool.mac.
 func ParseCmdline(line string) (Config, error) {
 	var c Config
 	var errs []error
@@ -31,6 +32,8 @@ func ParseCmdline(line string) (Config, error) {
 			c.UserData = v
 		case "gpupool.image":
 			c.Image = v
+		case "gpupool.live":
+			c.Live = v
 		case "gpupool.mac":
 			c.MAC = strings.ToLower(v)
 		case "gpupool.disk":
@@ -40,10 +43,13 @@ func ParseCmdline(line string) (Config, error) {
 			}
 		}
 	}
-	if u, err := url.Parse(c.UserData); c.Image == "" && err == nil {
-		c.Image = u.Scheme + "://" + u.Host + "/files/image/image.json"
+	if (c.Image == "") == (c.Live == "") {
+		errs = append(errs, errors.New("gpupool.image and gpupool.live: want one of the two: an image for a disk, or a system for memory"))
 	}
-	for name, v := range map[string]string{"gpupool.user_data": c.UserData, "gpupool.image": c.Image} {
+	for name, v := range map[string]string{"gpupool.user_data": c.UserData, "gpupool.image": c.Image, "gpupool.live": c.Live} {
+		if v == "" && name != "gpupool.user_data" {
+			continue
+		}
 		if u, err := url.Parse(v); err != nil || u.Host == "" || u.Scheme != "http" && u.Scheme != "https" {
 			errs = append(errs, fmt.Errorf("%s: %q: want a URL of the boot service, as its script gives", name, redact(v)))
 		}

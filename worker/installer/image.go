@@ -22,6 +22,11 @@ type Manifest struct {
 	SHA256 string `json:"sha256"` // of the content, hex
 	// RootPartition is the number of the partition with the root file system; 0 = the last one.
 	RootPartition int `json:"root_partition,omitempty"`
+	Extras
+}
+
+// Extras are what a manifest adds to its system.
+type Extras struct {
 	// Overlay is a tar archive that is unpacked over the root file system: the agent, and what a site adds.
 	Overlay       string `json:"overlay,omitempty"`
 	OverlaySHA256 string `json:"overlay_sha256,omitempty"`
@@ -29,21 +34,31 @@ type Manifest struct {
 	AuthorizedKeys []string `json:"authorized_keys,omitempty"`
 }
 
+func (e Extras) check(what string) error {
+	if e.Overlay != "" && !isSum(e.OverlaySHA256) {
+		return fmt.Errorf("%s: overlay_sha256 %q: want 64 hex digits", what, e.OverlaySHA256)
+	}
+	return nil
+}
+
+// isSum reports whether s is a SHA-256 in hex.
+func isSum(s string) bool {
+	b, err := hex.DecodeString(s)
+	return err == nil && len(b) == sha256.Size
+}
+
 func (m Manifest) check() error {
-	sum := func(s string) bool { b, err := hex.DecodeString(s); return err == nil && len(b) == sha256.Size }
 	switch {
 	case m.Image == "":
 		return errors.New("image manifest: image is empty: want the image's file name")
 	case m.Size <= head:
 		return fmt.Errorf("image manifest: size %d: want the image's bytes, not compressed; more than a MiB", m.Size)
-	case !sum(m.SHA256):
+	case !isSum(m.SHA256):
 		return fmt.Errorf("image manifest: sha256 %q: want 64 hex digits", m.SHA256)
-	case m.Overlay != "" && !sum(m.OverlaySHA256):
-		return fmt.Errorf("image manifest: overlay_sha256 %q: want 64 hex digits", m.OverlaySHA256)
 	case m.RootPartition < 0:
 		return fmt.Errorf("image manifest: root_partition %d: want a number from 1, or 0 for the last", m.RootPartition)
 	}
-	return nil
+	return m.Extras.check("image manifest")
 }
 
 func (s *session) manifest(ctx context.Context) (Manifest, error) {

@@ -31,11 +31,16 @@ type session struct {
 // Install puts the image on the disk and tells the platform how it goes. When it returns nil the disk is bootable, was
 // read back, and the platform knows: the machine is to be restarted. Any error was reported, and printed.
 func Install(ctx context.Context, cfg Config, log *slog.Logger) error {
+	return reported(ctx, cfg, log, (*session).install)
+}
+
+// reported does f in a session of its own, and tells the platform where it fails.
+func reported(ctx context.Context, cfg Config, log *slog.Logger, f func(*session, context.Context) error) error {
 	tr := http.DefaultTransport.(*http.Transport).Clone()
 	tr.Proxy, tr.DisableCompression, tr.ResponseHeaderTimeout = nil, true, 30*time.Second
 	s := &session{cfg: cfg, http: &http.Client{Transport: tr}, log: log}
 	defer s.http.CloseIdleConnections()
-	err := s.install(ctx)
+	err := f(s, ctx)
 	if err == nil {
 		return nil
 	}

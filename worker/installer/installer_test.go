@@ -78,11 +78,12 @@ func TestTheDiskIsTheOneThatTheRuleNamesAndNoOther(t *testing.T) {
 
 func TestTheCommandLineSaysWhatIsInstalled(t *testing.T) {
 	t.Parallel()
-	c, err := installer.ParseCmdline("console=ttyS0 gpupool.user_data=http://10.1.0.2:8081/b/TOK/user-data gpupool.mac=52:54:00:AA:00:01 gpupool.disk=serial=B1,max=1T quiet")
-	if err != nil || c.Base() != "http://10.1.0.2:8081/b/TOK" || c.Image != "http://10.1.0.2:8081/files/image/image.json" || c.MAC != "52:54:00:aa:00:01" || c.Disk.Serial != "B1" || c.Disk.Max != 1<<40 {
+	c, err := installer.ParseCmdline("console=ttyS0 gpupool.user_data=http://10.1.0.2:8081/b/TOK/user-data gpupool.mac=52:54:00:AA:00:01 gpupool.disk=serial=B1,max=1T gpupool.image=http://10.1.0.2:8081/files/image/x86_64/image.json quiet")
+	if err != nil || c.Base() != "http://10.1.0.2:8081/b/TOK" || c.Image != "http://10.1.0.2:8081/files/image/x86_64/image.json" || c.MAC != "52:54:00:aa:00:01" || c.Disk.Serial != "B1" || c.Disk.Max != 1<<40 {
 		t.Errorf("%+v, %v", c, err)
 	}
-	for _, bad := range []string{"", "gpupool.user_data=user-data", "gpupool.user_data=http://h/b/T/user-data gpupool.image=image.json", "gpupool.user_data=http://h/b/T/user-data gpupool.disk=any"} {
+	for _, bad := range []string{"", "gpupool.user_data=user-data gpupool.image=http://h/i.json", "gpupool.user_data=http://h/b/T/user-data gpupool.image=image.json", "gpupool.user_data=http://h/b/T/user-data gpupool.image=http://h/i.json gpupool.disk=any",
+		"gpupool.user_data=http://h/b/T/user-data", "gpupool.user_data=http://h/b/T/user-data gpupool.image=http://h/i.json gpupool.live=http://h/l.json", "gpupool.user_data=http://h/b/T/user-data gpupool.live=/l.json"} {
 		if _, err := installer.ParseCmdline(bad); err == nil {
 			t.Errorf("command line %q was taken", bad)
 		}

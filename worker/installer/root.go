@@ -54,8 +54,24 @@ func (s *session) personalise(ctx context.Context, disk *os.File, d Disk, m Mani
 		return err
 	}
 	defer root.Close()
+	if err := s.dress(ctx, root, s.cfg.Image, m.Extras); err != nil {
+		return err
+	}
+	folder, err := root.Open(".")
+	if err != nil {
+		return err
+	}
+	defer folder.Close()
+	if err := unix.Syncfs(int(folder.Fd())); err != nil {
+		return fmt.Errorf("write the root file system: %w", err)
+	}
+	return nil
+}
+
+// dress makes this server of a root file system: what the manifest adds, the server's name, and last the attempt's secret.
+func (s *session) dress(ctx context.Context, root *os.Root, manifest string, m Extras) error {
 	if m.Overlay != "" {
-		if err := s.overlay(ctx, root, m); err != nil {
+		if err := s.overlay(ctx, root, manifest, m); err != nil {
 			return err
 		}
 	}
@@ -77,18 +93,7 @@ func (s *session) personalise(ctx context.Context, disk *os.File, d Disk, m Mani
 	if err := identify(root, who.Hostname); err != nil {
 		return err
 	}
-	if err := put(root, AgentConfig, user, 0o600, 0o755); err != nil {
-		return err
-	}
-	folder, err := root.Open(".")
-	if err != nil {
-		return err
-	}
-	defer folder.Close()
-	if err := unix.Syncfs(int(folder.Fd())); err != nil {
-		return fmt.Errorf("write the root file system: %w", err)
-	}
-	return nil
+	return put(root, AgentConfig, user, 0o600, 0o755)
 }
 
 // appears waits for a device file: the kernel makes it a moment after it knows the device.
@@ -156,8 +161,8 @@ func put(root *os.Root, name string, b []byte, mode, dirMode fs.FileMode) error 
 }
 
 // overlay unpacks the manifest's overlay. It is checked whole before the first file is written.
-func (s *session) overlay(ctx context.Context, root *os.Root, m Manifest) error {
-	url, err := beside(s.cfg.Image, m.Overlay)
+func (s *session) overlay(ctx context.Context, root *os.Root, manifest string, m Extras) error {
+	url, err := beside(manifest, m.Overlay)
 	if err != nil {
 		return err
 	}

@@ -78,8 +78,15 @@ func (s *Store) machine(ctx context.Context, v schema.Server, err error) (boot.M
 		return boot.Machine{}, false, err
 	}
 	m := boot.Machine{ID: v.ID, Name: v.Name, Phase: v.Phase, Protected: v.Protected, Arch: v.Arch}
+	runs, ok, err := s.db.RunningSystem(ctx, v.ID)
+	if err != nil {
+		return boot.Machine{}, false, err
+	}
+	if ok {
+		m.Runs = &runs
+	}
 	if v.Phase != schema.PhaseOnboarding {
-		return m, true, nil // no other phase is ever armed: most packets cost one query
+		return m, true, nil // no other phase is ever armed
 	}
 	armed, ok, err := s.db.Armed(ctx, v.ID)
 	if ok {

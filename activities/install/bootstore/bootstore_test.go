@@ -102,6 +102,60 @@ func TestAnArmingIsSeenByTheNextPacketAndOnlyWhileTheAttemptLives(t *testing.T) 
 	}
 }
 
+// TestASystemInMemoryRegistersAnewAfterEachBoot: what a server runs is seen by its boots; a token for it is had without an arming;
+// nobody registers in the place of an agent that lives; and what the server did before has ended.
+func TestASystemInMemoryRegistersAnewAfterEachBoot(t *testing.T) {
+	t.Parallel()
+	var later atomic.Int64
+	db := storetest.OpenAt(t, func() time.Time { return time.Now().Add(time.Duration(later.Load())) })
+	all, err := db.EnrollServers(t.Context(), "test", storetest.Ring(t), []store.NewServer{storetest.NewServer(1, "nvidia-h100-80gb", 8)})
+	ok(t, err)
+	v, err := db.BeginOnboarding(t.Context(), all[0].ID, "ann")
+	ok(t, err)
+	b := bootstore.New(db, time.Hour)
+	if _, err := b.Mint(t.Context(), v.ID, 1, schema.PurposeScript); !schema.Is(err, schema.CodeStale) {
+		t.Fatalf("a token without an arming: %v", err)
+	}
+	_, err = db.SetInstallChoice(t.Context(), "ann", schema.InstallChoice{Scope: schema.InstallServer, Name: v.ID, Profile: "live"}, map[string]string{"console": "ttyS1"})
+	ok(t, err)
+	ok(t, db.Arm(t.Context(), v.ID, 1, time.Hour, 0))
+	ok(t, register(t, db, mint(t, b, v.ID, 1, schema.PurposePhoneHome), v.ID, 1, newKey(t)))
+	m, _, err := b.ByID(t.Context(), v.ID)
+	ok(t, err)
+	if m.Armed != nil || m.Runs == nil || m.Runs.Attempt != 1 || m.Runs.Profile != "live" || m.Runs.Vals != `{"console":"ttyS1"}` {
+		t.Fatalf("it is seen as %+v, runs %+v", m, m.Runs)
+	}
+	for _, id := range []string{"begun", "not-begun"} {
+		ok(t, db.QueueTask(t.Context(), schema.Task{ID: id, Server: v.ID, Kind: schema.TaskDrivers, Attempt: 1, Payload: "{}"}))
+		if id == "begun" {
+			_, err := db.ClaimTasks(t.Context(), v.ID)
+			ok(t, err)
+		}
+	}
+	second := newKey(t)
+	token := mint(t, b, v.ID, 1, schema.PurposePhoneHome)
+	if err := register(t, db, token, v.ID, 1, second); !schema.Is(err, schema.CodeLimited) {
+		t.Fatalf("another agent beside one that was just heard of: %v", err)
+	}
+	later.Store(int64(time.Minute))
+	ok(t, register(t, db, token, v.ID, 1, second))
+	if key, err := db.AgentKey(t.Context(), v.ID); err != nil || !key.Equal(second) {
+		t.Fatalf("its agent's key is not the new one (%v)", err)
+	}
+	for id, want := range map[string]schema.TaskState{"begun": schema.TaskFailed, "not-begun": schema.TaskPending} {
+		if task, err := db.Task(t.Context(), id); err != nil || task.State != want {
+			t.Errorf("task %s is %s (%v), want %s", id, task.State, err, want)
+		}
+	}
+	ok(t, db.AbortOnboarding(t.Context(), v.ID, 1, "ann", "stop"))
+	if m, _, err := b.ByID(t.Context(), v.ID); err != nil || m.Runs != nil {
+		t.Fatalf("an enrolled server boots what an earlier attempt brought: %+v %v", m.Runs, err)
+	}
+	if _, err := b.Mint(t.Context(), v.ID, 1, schema.PurposeScript); !schema.Is(err, schema.CodeStale) {
+		t.Fatalf("a token for a server that is enrolled: %v", err)
+	}
+}
+
 func TestASecretIsFetchedOnceHoweverManyAskAtOnce(t *testing.T) {
 	t.Parallel()
 	_, b, v := armed(t)

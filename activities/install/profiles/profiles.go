@@ -18,12 +18,14 @@ import (
 	"maps"
 	"os"
 	"path"
+	"path/filepath"
 	"slices"
 	"strings"
 	"text/template"
 
 	"github.com/goccy/go-yaml"
 
+	"gpupool/activities/install/setups"
 	"gpupool/schema"
 )
 
@@ -53,11 +55,23 @@ type Profile struct {
 	Args      string           `yaml:"args"`
 	Documents []Document       `yaml:"documents"`
 	Values    map[string]Value `yaml:"values"`
-	Source    string           `yaml:"-"` // "built in", or the folder that it was read from
+	// LivesIn is where the system that it brings is kept; empty = Disk. One that lives in memory is given to its server at
+	// each boot, for as long as the server is in the pool, and must leave the disks alone.
+	LivesIn Place  `yaml:"lives_in"`
+	Source  string `yaml:"-"` // "built in", or the folder that it was read from
 
 	texts map[string]*template.Template // of Documents, by name
 	boot  *template.Template            // kernel, initrds, args: one line each
 }
+
+// Place is where an installed system is kept.
+type Place string
+
+// The places.
+const (
+	Disk   Place = "disk"
+	Memory Place = "memory"
+)
 
 // Document is one file that an installer fetches.
 type Document struct {
@@ -91,8 +105,44 @@ func (c Context) DebArch() string {
 // Catalogue is the profiles by name.
 type Catalogue map[string]*Profile
 
+// SetupValue is a value that every profile has: the setup by which the installed server gets its driver and its container
+// runtime. SetupsFolder is where an operator's own setups are, beneath the folder of profiles.
+const (
+	SetupValue   = "setup"
+	SetupsFolder = "setups"
+)
+
+// SetupsIn is where the setups of a folder of profiles are; "" = none.
+func SetupsIn(dir string) string {
+	if dir == "" {
+		return ""
+	}
+	return filepath.Join(dir, SetupsFolder)
+}
+
 // Load reads what gpupool brings and then the folders beneath dir ("" = none), which go before it.
 func Load(dir string) (Catalogue, error) {
+	c, err := load(dir)
+	if err != nil {
+		return nil, err
+	}
+	known, err := setups.Load(SetupsIn(dir))
+	if err != nil {
+		return nil, err
+	}
+	for name, p := range c {
+		if _, own := p.Values[SetupValue]; own {
+			return nil, fmt.Errorf("install profile %s (%s): profile.yaml: values: %s: every profile has it: choose another name", name, p.Source, SetupValue)
+		}
+		if p.Values == nil {
+			p.Values = map[string]Value{}
+		}
+		p.Values[SetupValue] = Value{Type: TypeChoice, Default: setups.Default, Options: known.Names(), Help: "How the installed server gets its driver and its container runtime"}
+	}
+	return c, nil
+}
+
+func load(dir string) (Catalogue, error) {
 	c := Catalogue{}
 	sub, err := fs.Sub(builtin, "builtin")
 	if err != nil {
@@ -115,7 +165,7 @@ func (c Catalogue) read(from fs.FS, source string) error {
 		return fmt.Errorf("install profiles: %w", err)
 	}
 	for _, e := range found {
-		if !e.IsDir() || e.Name() == "shared" || strings.HasPrefix(e.Name(), ".") {
+		if !e.IsDir() || e.Name() == "shared" || e.Name() == SetupsFolder || strings.HasPrefix(e.Name(), ".") {
 			continue
 		}
 		p, err := readProfile(from, e.Name())
@@ -154,6 +204,9 @@ func readProfile(from fs.FS, name string) (*Profile, error) {
 	}
 	if len(p.Arch) == 0 {
 		p.Arch = []string{"x86_64"}
+	}
+	if p.LivesIn = cmp.Or(p.LivesIn, Disk); p.LivesIn != Disk && p.LivesIn != Memory {
+		return nil, fmt.Errorf("profile.yaml: lives_in: %q: want disk or memory", p.LivesIn)
 	}
 	for key, v := range p.Values {
 		if v, err = v.resolve(); err != nil {

@@ -17,7 +17,7 @@ import (
 // long skips what only `make e2e` has the time for.
 func long(t *testing.T) {
 	t.Helper()
-	if os.Getenv("GPUPOOL_E2E") != "all" {
+	if os.Getenv(allVar) != "all" {
 		t.Skip("takes minutes: make e2e runs it")
 	}
 }
@@ -121,8 +121,9 @@ func TestALiveServerIsNeverInstalledAgain(t *testing.T) {
 	}
 }
 
-// TestOtherWaysToBoot: UEFI that knows HTTP and no PXE; and Secure Boot, where firmware, Microsoft, Debian and the kernel
-// trust each other from the network card to the installed disk.
+// TestOtherWaysToBoot: UEFI that knows HTTP and no PXE; Secure Boot, where firmware, Microsoft, Debian and the kernel trust each
+// other from the network card to the installed disk; and Secure Boot with the keys of one owner, who has signed iPXE, the
+// installer's kernel and the disk's first program, and trusts nobody else.
 func TestOtherWaysToBoot(t *testing.T) {
 	long(t)
 	for name, c := range map[string]struct {
@@ -131,6 +132,7 @@ func TestOtherWaysToBoot(t *testing.T) {
 	}{
 		"uefi-http":   {nil, qemu.Config{Firmware: qemu.UEFI, HTTPBoot: true}},
 		"secure-boot": {[]string{"pxe.secure_boot=true"}, qemu.Config{Firmware: qemu.SecureBoot}},
+		"own-keys":    {[]string{"pxe.stages={x64: own/snponly.efi}"}, qemu.Config{Firmware: qemu.OwnKeys}},
 	} {
 		t.Run(name, func(t *testing.T) {
 			w := newWorld(t, c.settings...)
@@ -152,20 +154,75 @@ func TestSecureBootRefusesWhatNobodySigned(t *testing.T) {
 	w := newWorld(t, "timing.phone_home=4m")
 	m := w.machine(1, qemu.Config{Name: "vm-unsigned", Firmware: qemu.SecureBoot})
 	w.must(http.MethodPost, "/v1/servers/vm-unsigned/actions/onboard", map[string]any{})
-	var v contract.Server
-	for end := time.Now().Add(15 * time.Minute); v.Failure == nil; <-time.After(time.Second) {
-		if v = w.server("vm-unsigned"); time.Now().After(end) {
-			t.Fatalf("it has not stopped: %s", w.doing(v))
-		}
-	}
-	if f := v.Failure; f.Step != schema.StepProvision || !strings.Contains(f.Text, "the firmware fetched snponly.efi") || !strings.Contains(f.Text, "never asked for its script") {
+	f := w.stops("vm-unsigned", 15*time.Minute)
+	if f.Step != schema.StepProvision || !strings.Contains(f.Text, "the firmware fetched snponly.efi") || !strings.Contains(f.Text, "never asked for its script") {
 		t.Errorf("it stopped at %s: %s", f.Step, f.Text)
 	}
+	w.untouched(m)
+}
+
+// untouched fails the test where something was written to the machine's disk.
+func (w *world) untouched(m *qemu.Machine) {
+	w.t.Helper()
 	disk, err := os.Open(m.Disk())
-	must(t, err)
+	must(w.t, err)
 	defer disk.Close()
 	first := make([]byte, 1<<20)
 	if _, err := disk.ReadAt(first, 0); err != nil || len(strings.Trim(string(first), "\x00")) != 0 {
-		t.Errorf("something was written to its disk (%v)", err)
+		w.t.Errorf("something was written to its disk (%v)", err)
 	}
+}
+
+// TestAnARM64ServerBootsToTheInstaller: firmware, GRUB, kernel and installer of arm64, from the product's services. There is no
+// image for it: the installer says so, and names what it looked for.
+func TestAnARM64ServerBootsToTheInstaller(t *testing.T) {
+	long(t)
+	w := newWorld(t)
+	w.machine(1, qemu.Config{Name: "vm-arm64", Firmware: qemu.ARM64})
+	w.must(http.MethodPost, "/v1/servers/vm-arm64/actions/onboard", map[string]any{})
+	f := w.stops("vm-arm64", 15*time.Minute)
+	if f.Step != schema.StepProvision || !strings.Contains(f.Text, "the installer ran and gave up") || !strings.Contains(f.Text, "image/arm64/image.json") || !strings.Contains(f.Text, "404") {
+		t.Errorf("it stopped at %s: %s", f.Step, f.Text)
+	}
+}
+
+// TestASystemThatLivesInMemory: a server is given a system that touches no disk, arrives with it, and is given it again at every
+// boot, by the order that the network has first and by its BMC alike. Each time its agent is another, and nobody takes the
+// place of one that lives.
+func TestASystemThatLivesInMemory(t *testing.T) {
+	long(t)
+	w := newWorld(t)
+	m := w.machine(1, qemu.Config{Name: "vm-memory", Firmware: qemu.BIOS, NetworkFirst: true})
+	w.must(http.MethodPut, "/v1/install-choices", contract.NewInstallChoice{Scope: "server", Name: "vm-memory", Profile: "live", Values: map[string]string{"kernel_arg": "no_timer_check"}})
+	w.must(http.MethodPost, "/v1/servers/vm-memory/actions/onboard", map[string]any{})
+	w.arrives(15*time.Minute, "vm-memory")
+	first := w.server("vm-memory")
+	seen := first.BootId
+	for i := range 2 {
+		must(t, m.Cut())
+		w.watch(10*time.Minute, func(v contract.Server) bool {
+			if v.BootId == seen || v.BootId == "" {
+				return false
+			}
+			seen = v.BootId
+			return true
+		}, "vm-memory")
+		t.Logf("boot %d: %s", i+1, seen)
+	}
+	w.arrives(10*time.Minute, "vm-memory") // it had lost its power, which is a fault until it is proven again
+	v := w.server("vm-memory")
+	if v.Phase != schema.PhaseAvailable || v.Attempt != first.Attempt {
+		t.Errorf("it is %s, at attempt %d; want available, at %d", v.Phase, v.Attempt, first.Attempt)
+	}
+	again := 0
+	for _, e := range w.events(schema.EventBoot, v.Id) {
+		if strings.Contains(string(e.Data), "lives in memory, again") {
+			again++
+		}
+	}
+	// Each boot but the first. There may be more than were cut: a server that was silent is switched on again by the platform.
+	if want := m.Boots() - 1; again != want || want < 2 {
+		t.Errorf("it was given its system again %d times, and was switched on %d times", again, m.Boots())
+	}
+	w.untouched(m)
 }

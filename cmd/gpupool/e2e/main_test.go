@@ -22,6 +22,7 @@ import (
 const (
 	filesVar = "GPUPOOL_E2E_FILES"
 	skipVar  = "GPUPOOL_E2E_SKIP"
+	allVar   = "GPUPOOL_E2E" // all = what takes minutes, too
 )
 
 // TestMain is gpupool itself where the test starts it as a process; else it builds what a machine is installed with, and
@@ -62,7 +63,8 @@ func enter() {
 // needs are the files and commands that show a Debian package to be there; `make e2e` installs them.
 var needs = map[string]string{
 	"qemu-system-x86_64": "qemu-system-x86", "ip": "iproute2", "mmdebstrap": "mmdebstrap", "mcopy": "mtools", "mkfs.vfat": "dosfstools", "mke2fs": "e2fsprogs", "sfdisk": "fdisk",
-	"depmod": "kmod", "cpio": "cpio", "zstd": "zstd", "syslinux": "syslinux", "cc": "gcc", "apt-get": "apt",
+	"depmod": "kmod", "cpio": "cpio", "zstd": "zstd", "syslinux": "syslinux", "cc": "gcc", "apt-get": "apt", "mksquashfs": "squashfs-tools", "sbsign": "sbsigntool", "openssl": "openssl",
+	"qemu-system-aarch64": "qemu-system-arm", "/usr/share/AAVMF/AAVMF_CODE.fd": "qemu-efi-aarch64",
 	"/usr/share/OVMF/OVMF_CODE_4M.fd": "ovmf", "/usr/lib/ipxe/undionly.kpxe": "ipxe", "/usr/lib/syslinux/mbr/gptmbr.bin": "syslinux-common",
 	"/usr/lib/shim/shimx64.efi.signed": "shim-signed", "/usr/lib/grub/x86_64-efi-signed/grubx64.efi.signed": "grub-efi-amd64-signed",
 }
@@ -92,7 +94,7 @@ func prepare() (string, error) {
 		return "", err
 	}
 	files := filepath.Join(root, "build", "e2e")
-	cmd := exec.Command(filepath.Join(root, "deploy/qemu/files.sh"), files)
+	cmd := exec.Command(filepath.Join(root, "deploy/qemu/files.sh"), files, os.Getenv(allVar))
 	cmd.Dir = root
 	if out, err := cmd.CombinedOutput(); err != nil {
 		return "", fmt.Errorf("deploy/qemu/files.sh: %w: %s", err, strings.TrimSpace(string(out[max(0, len(out)-500):])))

@@ -195,12 +195,16 @@ func (w *world) machine(n int, c qemu.Config) *qemu.Machine {
 			w.t.Error(err)
 		}
 	})
+	arch, console := "x86_64", "ttyS0,115200"
+	if c.Firmware == qemu.ARM64 {
+		arch, console = "arm64", "ttyAMA0"
+	}
 	w.must(http.MethodPost, "/v1/servers/bulk", contract.NewServers{Servers: []contract.NewServer{{
 		Name: c.Name, Region: "default", Site: "default", Rack: "r1", Serial: m.Serial(), Macs: []string{c.MAC}, BmcAddress: m.Address(), BmcUsername: "admin", BmcPassword: "gpupool-lab",
-		Model: model, Accelerators: 8, Cpus: 2, MemoryBytes: 1 << 30,
+		Model: model, Accelerators: 8, Cpus: 2, MemoryBytes: 1 << 30, Arch: arch,
 	}}})
 	// Under emulation on a busy machine the kernel's test of its timer fails, and it panics. The image has it, too.
-	w.must(http.MethodPut, "/v1/install-choices", contract.NewInstallChoice{Scope: "server", Name: c.Name, Profile: "image", Values: map[string]string{"kernel_arg": "no_timer_check"}})
+	w.must(http.MethodPut, "/v1/install-choices", contract.NewInstallChoice{Scope: "server", Name: c.Name, Profile: "image", Values: map[string]string{"kernel_arg": "no_timer_check", "console": console}})
 	return m
 }
 
@@ -274,6 +278,30 @@ func (w *world) events(kind schema.EventKind, server string) []contract.Event {
 			if e.Server == server {
 				out = append(out, e)
 			}
+		}
+	}
+}
+
+// stops waits until the server's onboarding has stopped at a failed step.
+func (w *world) stops(name string, limit time.Duration) contract.Failure {
+	w.t.Helper()
+	begun, told := time.Now(), ""
+	for {
+		v := w.server(name)
+		if v.Failure != nil {
+			return *v.Failure
+		}
+		if now := w.doing(v); now != told {
+			told = now
+			w.t.Logf("%6.1fs %s %s", time.Since(begun).Seconds(), name, now)
+		}
+		if time.Since(begun) > limit {
+			w.t.Fatalf("%s has not stopped within %s: %s", name, limit, told)
+		}
+		select {
+		case <-time.After(500 * time.Millisecond):
+		case <-w.t.Context().Done():
+			w.t.Fatal("the test ended")
 		}
 	}
 }

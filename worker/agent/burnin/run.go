@@ -3,6 +3,8 @@ package burnin
 import (
 	"bytes"
 	"context"
+	"crypto/sha256"
+	"encoding/hex"
 	"errors"
 	"os/exec"
 	"sync"
@@ -72,4 +74,26 @@ func run(ctx context.Context, limit, grace time.Duration, file string, args ...s
 	defer out.mu.Unlock()
 	r := result{out: bytes.Clone(out.b.Bytes()), late: late, err: err, code: cmd.ProcessState.ExitCode()}
 	return r
+}
+
+// Ran is how a program ended that is no test.
+type Ran struct {
+	Output []byte // of both streams, its first 16 MiB
+	SHA256 string // of Output
+	Code   int    // -1 where it could not be started, or was killed
+	Late   bool   // it was not done in time, and was ended
+	Err    error
+}
+
+// Program runs a program as tests are run: with all that it starts it is over when this returns, at the latest soon after
+// limit.
+func Program(ctx context.Context, limit time.Duration, file string, args ...string) Ran {
+	r := run(ctx, limit, 10*time.Second, file, args...)
+	sum := sha256.Sum256(r.out)
+	return Ran{Output: r.out, SHA256: hex.EncodeToString(sum[:]), Code: r.code, Late: r.late, Err: r.err}
+}
+
+// Shell is Program for a command of the shell, which stops at its first failure.
+func Shell(ctx context.Context, limit time.Duration, command string) Ran {
+	return Program(ctx, limit, "/bin/sh", "-euc", command)
 }
