@@ -4,6 +4,7 @@ import (
 	"fmt"
 	"net/http"
 	"os"
+	"path/filepath"
 	"strings"
 	"testing"
 	"time"
@@ -225,4 +226,43 @@ func TestASystemThatLivesInMemory(t *testing.T) {
 		t.Errorf("it was given its system again %d times, and was switched on %d times", again, m.Boots())
 	}
 	w.untouched(m)
+}
+
+// TestASetupRestartsTheServerAndGoesOn: an owner's setup is taken step by step on a real machine, which restarts between two
+// steps; then its devices answer, and containerd really runs a container that sees their nodes.
+func TestASetupRestartsTheServerAndGoesOn(t *testing.T) {
+	long(t)
+	own := t.TempDir()
+	must(t, os.MkdirAll(filepath.Join(own, "setups"), 0o755))
+	must(t, os.WriteFile(filepath.Join(own, "setups", "vm.yaml"), []byte(`
+title: What a driver's setup does, without a driver
+version: 2
+drivers:
+  - name: before
+    unless: test -e /etc/before
+    run: cat /proc/sys/kernel/random/boot_id >/etc/before
+    reboot: true
+  - name: after
+    run: test "$(cat /etc/before)" != "$(cat /proc/sys/kernel/random/boot_id)"
+runtime:
+  - name: containerd
+    run: systemctl start containerd
+`), 0o600))
+	w := newWorld(t, "install.profiles_dir="+own)
+	m := w.machine(1, qemu.Config{Name: "vm-setup", Firmware: qemu.BIOS})
+	w.must(http.MethodPut, "/v1/install-choices", contract.NewInstallChoice{Scope: "server", Name: "vm-setup", Profile: "image", Values: map[string]string{"kernel_arg": "no_timer_check", "setup": "vm"}})
+	w.must(http.MethodPost, "/v1/servers/vm-setup/actions/onboard", map[string]any{})
+	w.arrives(20*time.Minute, "vm-setup")
+	steps, err := do[contract.StepList](t.Context(), w, http.MethodGet, "/v1/servers/vm-setup/steps", nil)
+	must(t, err)
+	said := map[schema.Step]string{}
+	for _, s := range steps.Items {
+		said[s.Step] = s.Detail
+	}
+	if !strings.Contains(said[schema.StepDrivers], "8 devices answer; setup vm/2, 2 steps") || !strings.Contains(said[schema.StepRuntime], "runs a container, which sees ") {
+		t.Errorf("drivers: %s; runtime: %s", said[schema.StepDrivers], said[schema.StepRuntime])
+	}
+	if n := w.installs("vm-setup"); n != 1 || m.Boots() != 1 {
+		t.Errorf("it was installed %d times and switched on %d times, want once each: the restarts are its own", n, m.Boots())
+	}
 }
