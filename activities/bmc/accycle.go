@@ -83,7 +83,7 @@ func (c *Client) findACReset(ctx context.Context, h *host) (target, value string
 	}
 	system := len(places)
 	// What a chassis's action cuts off is everything in it: it is looked at only where the BMC serves one server.
-	if c.systemID == "" {
+	if !h.shares && c.systemID == "" {
 		root, err := c.conn.root(ctx)
 		if err != nil {
 			return "", "", err

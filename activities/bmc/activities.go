@@ -75,7 +75,7 @@ func beating[T any](ctx context.Context, f func(context.Context) (T, error)) (T,
 
 // endpoint is where a server's BMC is and how to get in.
 func (a *Activities) endpoint(v schema.Server) Endpoint {
-	return Endpoint{Address: v.BMCAddress, Protocol: Protocol(v.BMCProtocol), Credential: a.Credential(v.ID)}
+	return Endpoint{Address: v.BMCAddress, Serial: v.Serial, Protocol: Protocol(v.BMCProtocol), Credential: a.Credential(v.ID)}
 }
 
 // controller opens the server's BMC, by the protocol it was enrolled with.

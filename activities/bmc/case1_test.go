@@ -1,6 +1,8 @@
 package bmc_test
 
 import (
+	"encoding/json"
+	"errors"
 	"strings"
 	"testing"
 
@@ -49,6 +51,67 @@ func TestTheServerIsTheSystemThatCanBeResetWhateverTheOrder(t *testing.T) {
 					t.Errorf("refused: %v", bad)
 				}
 			})
+		}
+	}
+}
+
+// twins is a tree with a second server beside the one that it has: one BMC for the blades of an enclosure.
+type twins struct {
+	lab.Tree
+	host, serial string
+}
+
+const twin = "/redfish/v1/Systems/Twin"
+
+func (t twins) Read(path string) ([]byte, bool) {
+	b, ok := t.Tree.Read(path)
+	var d lab.Doc
+	switch path {
+	case "/redfish/v1/Systems":
+		if json.Unmarshal(b, &d) != nil {
+			return b, ok
+		}
+		d["Members"] = append([]any{lab.Doc{"@odata.id": twin}}, d["Members"].([]any)...)
+	case twin:
+		if b, _ = t.Tree.Read(t.host); json.Unmarshal(b, &d) != nil {
+			return nil, false
+		}
+		d["@odata.id"], d["Id"], d["SerialNumber"], d["UUID"], d["SKU"] = twin, "Twin", t.serial, nil, nil
+		d["Actions"] = lab.Doc{"#ComputerSystem.Reset": lab.Doc{"target": twin + "/Actions/ComputerSystem.Reset"}}
+	default:
+		return b, ok
+	}
+	b, err := json.Marshal(d)
+	return b, err == nil
+}
+
+func (t twins) Paths() []string { return append(t.Tree.Paths(), twin) }
+
+// Of several servers behind one BMC the one with the serial that was enrolled is meant; without it none is, and none is touched.
+func TestOfSeveralServersTheSerialSaysWhichOne(t *testing.T) {
+	t.Parallel()
+	base := profile(t, lab.GB200) // its standby power is a chassis's action: it would cut off the other server as well
+	host := lab.New(base, lab.Hooks{}).SystemPath()
+	for serial, want := range map[string]string{"TWIN-2": twin, "": "", "NOBODY": ""} {
+		p, err := lab.NewProfile("twins", twins{base.Tree, host, "TWIN-2"})
+		if err != nil {
+			t.Fatal(err)
+		}
+		s := serve(t, p, lab.Hooks{})
+		user, password := s.Credential()
+		c, err := pool(t, bmc.Config{Timing: quick}).Client(bmc.Endpoint{Address: s.URL(), Credential: bmc.Static(user, password), Serial: serial})
+		if err != nil {
+			t.Fatal(err)
+		}
+		id, err := c.Identify(t.Context())
+		if want != "" && (err != nil || id.SystemID != want || id.Serial != "TWIN-2") || want == "" && !errors.Is(err, bmc.ErrNoHost) {
+			t.Fatalf("serial %q: %s, %v", serial, id.SystemID, err)
+		}
+		if err := c.SetPower(t.Context(), bmc.ACCycle); err == nil {
+			t.Errorf("serial %q: the enclosure's power was cut", serial)
+		}
+		if bad := sent(s); len(bad) != 0 {
+			t.Errorf("serial %q: %v", serial, bad)
 		}
 	}
 }

@@ -49,7 +49,7 @@ type conn struct {
 	sessionURI string
 	basic      *Login // SessionService is absent: Basic, one request at a time
 	service    *resource
-	hosts      map[string]*host // by the SystemID asked for
+	hosts      map[string]*host // by the SystemID or serial asked for
 	plan       *plan            // where power and cooling are shown
 }
 

@@ -32,6 +32,8 @@ type Endpoint struct {
 	TLSPin string
 	// SystemID picks the member of Systems (Id or path) where a BMC serves several servers. Empty detects it.
 	SystemID string
+	// Serial picks it by its serial number, SKU (Dell's service tag) or UUID, where several could be it and no SystemID is given.
+	Serial string
 }
 
 // Secret is a password. It prints as "***" and refuses to be marshalled.

@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"slices"
 	"strings"
 	"time"
 )
@@ -26,6 +27,7 @@ type host struct {
 	chassis  []string
 	managers []string
 	noReset  bool // named by SystemID and without a reset: nothing may be powered
+	shares   bool // the BMC serves other servers too
 }
 
 // hostFor is how long what was found holds: a firmware update may change it.
@@ -33,8 +35,9 @@ const hostFor = 15 * time.Minute
 
 // find returns the host. What was found is kept with the connection, for every caller.
 func (c *Client) find(ctx context.Context) (*host, error) {
+	which := c.systemID + "\x00" + c.serial
 	c.conn.mu.Lock()
-	h := c.conn.hosts[c.systemID]
+	h := c.conn.hosts[which]
 	c.conn.mu.Unlock()
 	if h != nil && now().Sub(h.found) < hostFor {
 		return h, nil
@@ -46,7 +49,7 @@ func (c *Client) find(ctx context.Context) (*host, error) {
 	h.found = now()
 	c.conn.mu.Lock()
 	defer c.conn.mu.Unlock()
-	c.conn.hosts[c.systemID] = h
+	c.conn.hosts[which] = h
 	return h, nil
 }
 
@@ -68,13 +71,15 @@ func (c *Client) look(ctx context.Context) (*host, error) {
 	}
 	var best *resource
 	var names []string
-	score, ties := 0, 0
+	var ties []*resource
+	score, resettable := 0, 0
 	h := &host{}
 	for _, s := range systems {
 		names = append(names, s.uri)
 		p := 0
 		if s.at("Actions", "#ComputerSystem.Reset") != nil {
 			p += 4
+			resettable++
 		}
 		if _, ok := s.at("Boot").(map[string]any); ok {
 			p += 2
@@ -93,9 +98,14 @@ func (c *Client) look(ctx context.Context) (*host, error) {
 		}
 		switch {
 		case p > score:
-			best, score, ties = s, p, 1
+			best, score, ties = s, p, []*resource{s}
 		case p == score:
-			ties++
+			ties = append(ties, s)
+		}
+	}
+	if len(ties) > 1 && c.serial != "" {
+		if mine := slices.DeleteFunc(slices.Clone(ties), func(s *resource) bool { return !hasSerial(s, c.serial) }); len(mine) == 1 {
+			best, ties = mine[0], mine
 		}
 	}
 	switch {
@@ -105,9 +115,9 @@ func (c *Client) look(ctx context.Context) (*host, error) {
 		return nil, &Error{Kind: ErrNoHost, Address: c.conn.address, Detail: fmt.Sprintf("no system %q, it lists %s", c.systemID, few(names))}
 	case best == nil:
 		return nil, &Error{Kind: ErrNoHost, Address: c.conn.address, Detail: fmt.Sprintf("none of its %d systems has a #ComputerSystem.Reset action: %s", len(names), few(names))}
-	case ties > 1:
-		return nil, &Error{Kind: ErrNoHost, Address: c.conn.address, Detail: fmt.Sprintf("%d systems could be the server: %s", ties, few(names)),
-			Hint: "name one by its Id in the endpoint's SystemID"}
+	case len(ties) > 1:
+		return nil, &Error{Kind: ErrNoHost, Address: c.conn.address, Detail: fmt.Sprintf("%d systems could be the server: %s", len(ties), few(names)),
+			Hint: "enroll the server with the serial number that one of them shows"}
 	}
 	if c.systemID != "" {
 		for _, s := range systems { // baseboards belong to whichever host was named
@@ -116,7 +126,7 @@ func (c *Client) look(ctx context.Context) (*host, error) {
 			}
 		}
 	}
-	h.uri = best.uri
+	h.uri, h.shares = best.uri, resettable > 1
 	h.chassis, h.managers = best.links("Links", "Chassis"), best.links("Links", "ManagedBy")
 	h.make = makeOf(root, best)
 	h.model = best.word("Model")
@@ -136,6 +146,11 @@ func (c *Client) look(ctx context.Context) (*host, error) {
 		return nil, err
 	}
 	return h, c.readSettings(ctx, h, best)
+}
+
+// hasSerial reports whether a system shows a serial as its own.
+func hasSerial(system *resource, serial string) bool {
+	return slices.ContainsFunc([]string{"SerialNumber", "SKU", "UUID"}, func(key string) bool { return strings.EqualFold(system.word(key), serial) })
 }
 
 // makeOf tells the make by the service root's Vendor, its Oem keys, and the system's own words. Vendor may be null

@@ -90,7 +90,7 @@ func (p *Pool) Client(ep Endpoint) (*Client, error) {
 		p.conns[address] = c
 	}
 	c.setEndpoint(ep)
-	return &Client{conn: c, systemID: ep.SystemID}, nil
+	return &Client{conn: c, systemID: ep.SystemID, serial: ep.Serial}, nil
 }
 
 // Forget logs out of a BMC and drops its connection: for a server that was retired or got another address.
@@ -200,6 +200,7 @@ type Client struct {
 	conn     *conn
 	own      *Pool // set by Dial
 	systemID string
+	serial   string
 }
 
 // Address is the BMC's base URL.

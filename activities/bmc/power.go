@@ -153,10 +153,11 @@ func (c *Client) turnOff(ctx context.Context, h *host, plan powerPlan) (wasOn bo
 	}
 	if plan.graceful > 0 && h.allows(schemas.GracefulShutdownResetType) {
 		refused := c.reset(ctx, h, schemas.GracefulShutdownResetType)
-		if refused != nil && !isKind(refused, ErrRefused) {
+		unheard := isKind(refused, ErrUnreachable) // a bmc that hangs up may have heard us: the power tells
+		if refused != nil && !unheard && !isKind(refused, ErrRefused) && !isKind(refused, ErrBusy) {
 			return true, refused
 		}
-		if refused == nil {
+		if refused == nil || unheard {
 			off, err := c.until(ctx, plan.graceful, c.shows(h, PowerOff))
 			if off || err != nil && ctx.Err() != nil {
 				return true, err

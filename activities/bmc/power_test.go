@@ -85,6 +85,32 @@ func TestAlreadySoIsSuccessAfterAReadBack(t *testing.T) {
 	}
 }
 
+// A BMC that hangs up on a reset has done it, or not: the power tells, and each way ends as it was wished.
+func TestAResetWhoseAnswerIsLostIsJudgedByThePower(t *testing.T) {
+	t.Parallel()
+	for _, done := range []bool{true, false} {
+		for _, want := range []bmc.Want{bmc.Off, bmc.Cycle} {
+			s := serve(t, profile(t, lab.Dell), lab.Hooks{})
+			s.AddFault(lab.Fault{Method: "POST", Path: "/redfish/v1/Systems/*/Actions/**", Drop: true, AfterApply: done, Count: 1})
+			if err := dial(t, s).SetPower(t.Context(), want); err != nil {
+				t.Fatalf("%s, done %v: %v", want, done, err)
+			}
+			if s.PowerOn() != (want == bmc.Cycle) {
+				t.Errorf("%s, done %v: power on %v", want, done, s.PowerOn())
+			}
+			resets := 0
+			for _, x := range sent(s) {
+				if strings.Contains(x, "GracefulShutdown") {
+					resets++
+				}
+			}
+			if resets != 1 {
+				t.Errorf("%s, done %v: the system was asked to shut down %d times", want, done, resets)
+			}
+		}
+	}
+}
+
 func TestAMachineThatStaysOffIsNotProvenInBoundedTime(t *testing.T) {
 	t.Parallel()
 	s := serve(t, profile(t, lab.Dell), lab.Hooks{}, lab.WithPower(false), lab.WithQuirks(func(q *lab.Quirks) { q.OnIgnoredAfterOff = time.Hour }))
