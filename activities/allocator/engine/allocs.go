@@ -145,25 +145,30 @@ func (s *State) take(al *alloc) {
 	if sp.slice() {
 		al.part = sp.milli
 	}
-	each := al.each()
-	for _, place := range al.Places {
-		srv := s.servers[place.Server]
-		if srv == nil {
-			srv = s.addServer(place.Server)
-		}
-		if !slices.Contains(al.servers, srv) {
-			al.servers = append(al.servers, srv)
-			srv.allocs = append(srv.allocs, al)
-		}
-		for _, id := range place.Accelerators {
-			dev := s.accel(id)
-			dev.used += each
-			dev.holders = append(dev.holders, al)
-			al.accels = append(al.accels, dev)
-			al.milli += each
-			if al.model == "" && dev.bay != nil {
-				al.model = dev.bay.pool.model
+	if len(al.servers) == 0 { // told by its names
+		for _, place := range al.Places {
+			srv := s.servers[place.Server]
+			if srv == nil {
+				srv = s.addServer(place.Server)
 			}
+			if !slices.Contains(al.servers, srv) {
+				al.servers = append(al.servers, srv)
+			}
+			for _, id := range place.Accelerators {
+				al.accels = append(al.accels, s.accel(id))
+			}
+		}
+	}
+	each := al.each()
+	for _, srv := range al.servers {
+		srv.allocs = append(srv.allocs, al)
+	}
+	for _, dev := range al.accels {
+		dev.used += each
+		dev.holders = append(dev.holders, al)
+		al.milli += each
+		if al.model == "" && dev.bay != nil {
+			al.model = dev.bay.pool.model
 		}
 	}
 	if al.model == "" {

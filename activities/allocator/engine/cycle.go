@@ -612,15 +612,20 @@ func (s *State) start(j *job, bays []*bay, out *Result) {
 		s.dropPlan(j.plan, "")
 	}
 	a := s.askFor(j)
+	given, accels := s.placesFor(&a, bays)
 	al := &alloc{
 		Allocation: Allocation{
 			Job: j.ID, Attempt: j.Attempt, Tenant: j.Tenant, Project: j.Project, Spec: sh.spec.Name,
 			Priority: j.Priority, Preemptible: j.Preemptible, Array: j.Array, Grace: j.Grace,
-			Started: at(s.now), TimeLimit: j.limit, Places: s.placesFor(&a, bays),
+			Started: at(s.now), TimeLimit: j.limit, Places: given,
 		},
+		servers: make([]*server, len(bays)), accels: accels,
 		model: bays[0].pool.model,
 		cycle: s.cycle,
 		job:   j,
+	}
+	for i, b := range bays {
+		al.servers[i] = b.srv
 	}
 	if sh.spec.k == 0 {
 		al.model = ""

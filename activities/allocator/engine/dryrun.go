@@ -47,7 +47,8 @@ func (s *State) DryRun(in Job, now time.Time) Answer {
 		a := s.askFor(j)
 		// Jobs ahead had their turn in the last cycle, and what they are to have is held for them.
 		if bays := s.findAny(&a); bays != nil {
-			return Answer{Starts: true, Places: s.placesFor(&a, bays)}
+			places, _ := s.placesFor(&a, bays)
+			return Answer{Starts: true, Places: places}
 		}
 	}
 	answer := Answer{Victims: s.wouldPreempt(j)}
@@ -82,16 +83,18 @@ func (s *State) wouldPreempt(j *job) []Victim {
 	return list
 }
 
-// placesFor names the accelerators a node of the job would get in each bay.
-func (s *State) placesFor(a *ask, bays []*bay) []Place {
+// placesFor is the accelerators a node of the job would get in each bay, and their names.
+func (s *State) placesFor(a *ask, bays []*bay) ([]Place, []*accel) {
 	places := make([]Place, len(bays))
+	all := make([]*accel, 0, len(bays)*max(a.k, 1))
 	for i, b := range bays {
-		devs := s.pick(a, b)
-		ids := make([]string, len(devs))
-		for n, dev := range devs {
+		from := len(all)
+		all = s.pick(a, b, all)
+		ids := make([]string, len(all)-from)
+		for n, dev := range all[from:] {
 			ids[n] = dev.id
 		}
 		places[i] = Place{b.srv.ID, ids}
 	}
-	return places
+	return places, all
 }

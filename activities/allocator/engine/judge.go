@@ -256,9 +256,15 @@ type diagnosis struct {
 	stuck []string
 }
 
+// diag is a diagnosis as of a cycle.
+type diag struct {
+	diagnosis
+	cycle int64
+}
+
 // diagnose looks at every bay the job may use. It is asked only for the heads of lines.
 func (s *State) diagnose(j *job) diagnosis {
-	if j.diag.cycle == s.cycle && !s.dirty {
+	if j.diag != nil && j.diag.cycle == s.cycle && !s.dirty {
 		return j.diag.diagnosis
 	}
 	var best diagnosis
@@ -270,7 +276,7 @@ func (s *State) diagnose(j *job) diagnosis {
 	if best.code == "" {
 		best = diagnosis{code: Capacity, needed: j.shape.nodes * j.shape.spec.k}
 	}
-	j.diag.diagnosis, j.diag.cycle = best, s.cycle
+	j.diag = &diag{best, s.cycle}
 	return best
 }
 

@@ -325,15 +325,15 @@ func (d *domain) atLeast(k int) int {
 	return d.fits[k]
 }
 
-// pick chooses the accelerators of one node in a bay: the lowest indexes; for a slice, the one where it adds least
+// pick appends the accelerators of one node in a bay to out: the lowest indexes; for a slice, the one where it adds least
 // fragmentation, or the fullest that has room.
-func (s *State) pick(a *ask, b *bay) []*accel {
+func (s *State) pick(a *ask, b *bay, out []*accel) []*accel {
 	if a.part > 0 {
-		return []*accel{s.pickPart(a, b)}
+		return append(out, s.pickPart(a, b))
 	}
-	out := make([]*accel, 0, a.k)
+	full := len(out) + a.k
 	for _, dev := range b.accels {
-		if len(out) == a.k {
+		if len(out) == full {
 			break
 		}
 		if dev.ok && dev.used == 0 {

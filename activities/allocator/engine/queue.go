@@ -26,10 +26,7 @@ type job struct {
 		tally
 		cycle int64
 	}
-	diag struct {
-		diagnosis
-		cycle int64
-	}
+	diag *diag // nil until it headed its line
 
 	sent    bool // a reason was reported
 	code    Code // the one last reported

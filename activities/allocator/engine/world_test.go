@@ -544,7 +544,7 @@ func (w *world) turnGate(t *rapid.T) {
 		if !there {
 			q = engine.Quota{Tenant: tenant, Model: model}
 		}
-		q.Limit = int64(rapid.IntRange(-1, 6).Draw(t, "limit"))
+		q.Limit = int64(rapid.SampledFrom([]int{4, 3, 2, 8, 1, engine.NoLimit}).Draw(t, "limit"))
 		w.quotas[tenant+model] = q
 		w.tell(func(p *engine.State) { p.SetQuota(q) })
 	case 1:
