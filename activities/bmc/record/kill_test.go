@@ -1,0 +1,214 @@
+package record_test
+
+import (
+	"context"
+	"encoding/base64"
+	"errors"
+	"fmt"
+	"log/slog"
+	"net/http"
+	"net/http/httptest"
+	"net/http/httputil"
+	"net/url"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"strings"
+	"sync"
+	"sync/atomic"
+	"syscall"
+	"testing"
+	"time"
+
+	"gpupool/activities/bmc"
+	"gpupool/activities/bmc/credential"
+	"gpupool/activities/bmc/record"
+	lab "gpupool/deploy/lab/bmc"
+	"gpupool/schema/secret"
+	"gpupool/schema/store"
+)
+
+// rotator is what the process that is killed is told by its environment: database, address, server.
+const rotator = "GPUPOOL_TEST_ROTATOR"
+
+var killTiming = bmc.Timing{Dial: 5 * time.Second, Call: 2 * time.Second, Poll: 4 * time.Millisecond, ReadBack: 200 * time.Millisecond, Busy: time.Second}
+
+func killRing() (*secret.Ring, error) {
+	return secret.Parse("k1 " + base64.StdEncoding.EncodeToString([]byte(strings.Repeat("k", 32))) + "\n")
+}
+
+// rotate is one run of the product: its own connections to database and BMC.
+func rotate(ctx context.Context, file, address, server string) (err error) {
+	db, err := store.Open(ctx, store.Config{Driver: "sqlite", DSN: file})
+	if err != nil {
+		return err
+	}
+	defer func() { err = errors.Join(err, db.Close()) }()
+	keys, err := killRing()
+	if err != nil {
+		return err
+	}
+	p := bmc.NewPool(bmc.Config{Timing: killTiming, Shared: record.NewShared(db, keys), Log: slog.New(slog.DiscardHandler)})
+	defer func() { err = errors.Join(err, p.Close(context.WithoutCancel(ctx))) }()
+	logins := credential.NewStore(record.Rows{Store: db}, keys)
+	c, err := p.Client(bmc.Endpoint{Address: address, Credential: logins.For(server)})
+	if err != nil {
+		return err
+	}
+	if _, err := c.Power(ctx); err != nil {
+		return fmt.Errorf("it is not let in: %w", err)
+	}
+	return logins.Rotate(ctx, c, server)
+}
+
+// TestRotatorProcess is no test: it is the process that the next one kills.
+func TestRotatorProcess(t *testing.T) {
+	args := strings.Split(os.Getenv(rotator), "|")
+	if len(args) != 3 {
+		t.Skip("only as a process of TestAProcessThatIsKilledInARotationLocksNobodyOut")
+	}
+	t.Fatalf("it was not killed: %v", rotate(t.Context(), args[0], args[1], args[2]))
+}
+
+// gate stands before the BMC and holds the first request that matches, so that the process that sent it can be killed there.
+type gate struct {
+	http.Handler
+	hold    func(*http.Request) bool
+	after   bool // the BMC gets it, only its answer is held
+	reached chan struct{}
+	once    sync.Once
+}
+
+func (g *gate) ServeHTTP(w http.ResponseWriter, r *http.Request) {
+	held := false
+	if g.hold(r) {
+		g.once.Do(func() { held = true })
+	}
+	if !held {
+		g.Handler.ServeHTTP(w, r)
+		return
+	}
+	if g.after {
+		g.Handler.ServeHTTP(httptest.NewRecorder(), r.WithContext(context.WithoutCancel(r.Context())))
+	}
+	close(g.reached)
+	<-r.Context().Done()
+}
+
+// Case 8: the process is killed (SIGKILL) at each step of a rotation. The next one is let in, with one refused login at most
+// for each of the two passwords, and makes the record say what the BMC has.
+func TestAProcessThatIsKilledInARotationLocksNobodyOut(t *testing.T) {
+	t.Parallel()
+	account := func(method string) func(*http.Request) bool {
+		return func(r *http.Request) bool {
+			return r.Method == method && strings.HasPrefix(r.URL.Path, "/redfish/v1/AccountService/Accounts/")
+		}
+	}
+	for name, at := range map[string]struct {
+		hold  func() func(*http.Request) bool
+		after bool
+		set   bool // the BMC has the new password by then
+	}{
+		"the pending password is kept, the BMC not told": {hold: func() func(*http.Request) bool { return account(http.MethodPatch) }},
+		"the BMC has it, and its answer is not heard":    {hold: func() func(*http.Request) bool { return account(http.MethodPatch) }, after: true, set: true},
+		"the new password is being tried": {set: true, hold: func() func(*http.Request) bool {
+			var logins atomic.Int64
+			return func(r *http.Request) bool {
+				return r.Method == http.MethodPost && strings.HasSuffix(r.URL.Path, "/Sessions") && logins.Add(1) == 2
+			}
+		}},
+		"the new password is proven and not committed": {set: true, hold: func() func(*http.Request) bool {
+			return func(r *http.Request) bool {
+				return r.Method == http.MethodDelete && strings.Contains(r.URL.Path, "/Sessions/")
+			}
+		}},
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			ctx := t.Context()
+			p, err := lab.ByName(lab.SupermicroHGX) // locks after three
+			if err != nil {
+				t.Fatal(err)
+			}
+			machine := lab.New(p, lab.Hooks{}, lab.WithCredential("root", "first-password"), lab.WithQuirks(func(q *lab.Quirks) { q.LockoutWindow, q.LockoutDuration = time.Hour, time.Hour }))
+			if err := machine.Start(); err != nil {
+				t.Fatal(err)
+			}
+			t.Cleanup(func() {
+				if err := machine.Close(); err != nil {
+					t.Error(err)
+				}
+			})
+			to, err := url.Parse(machine.URL())
+			if err != nil {
+				t.Fatal(err)
+			}
+			g := &gate{Handler: httputil.NewSingleHostReverseProxy(to), hold: at.hold(), after: at.after, reached: make(chan struct{})}
+			front := httptest.NewServer(g)
+			defer front.Close()
+
+			file := filepath.Join(t.TempDir(), "record.db")
+			keys, err := killRing()
+			if err != nil {
+				t.Fatal(err)
+			}
+			db, err := store.Open(ctx, store.Config{Driver: "sqlite", DSN: file})
+			if err != nil {
+				t.Fatal(err)
+			}
+			servers, err := db.EnrollServers(ctx, "test", keys, []store.NewServer{{Name: "r1s1", Region: "north", Site: "hall-1", Rack: "r1", Serial: "SN-1", MACs: []string{"0c:42:a1:00:00:01"},
+				BMCAddress: front.URL, BMCUsername: "root", BMCPassword: "first-password", Model: "nvidia-h100-80gb", Accelerators: 8, CPUs: 112, MemoryBytes: 2 << 40}})
+			if err != nil {
+				t.Fatal(err)
+			}
+			if err := db.Close(); err != nil {
+				t.Fatal(err)
+			}
+
+			child := exec.CommandContext(ctx, os.Args[0], "-test.run", "^TestRotatorProcess$", "-test.timeout", "2m")
+			child.Env = append(os.Environ(), rotator+"="+strings.Join([]string{file, front.URL, servers[0].ID}, "|"))
+			var said strings.Builder
+			child.Stdout, child.Stderr = &said, &said
+			if err := child.Start(); err != nil {
+				t.Fatal(err)
+			}
+			ended := make(chan error, 1)
+			go func() { ended <- child.Wait() }()
+			select {
+			case <-g.reached:
+			case err := <-ended:
+				t.Fatalf("it ended before it came there: %v: %s", err, said.String())
+			}
+			if err := child.Process.Signal(syscall.SIGKILL); err != nil {
+				t.Fatal(err)
+			}
+			<-ended
+			if _, now := machine.Credential(); (now != "first-password") != at.set {
+				t.Fatalf("the BMC has the new password: %v, want %v", now != "first-password", at.set)
+			}
+			machine.DropSessions() // so that the next has to log in
+
+			if err := rotate(ctx, file, front.URL, servers[0].ID); err != nil {
+				t.Fatal(err)
+			}
+			if db, err = store.Open(ctx, store.Config{Driver: "sqlite", DSN: file}); err != nil {
+				t.Fatal(err)
+			}
+			t.Cleanup(func() {
+				if err := db.Close(); err != nil {
+					t.Error(err)
+				}
+			})
+			l, err := credential.NewStore(record.Rows{Store: db}, keys).Login(ctx, servers[0].ID)
+			if err != nil {
+				t.Fatal(err)
+			}
+			if _, now := machine.Credential(); string(l.Password) != now || l.Pending != nil || now == "first-password" {
+				t.Fatal("the record and the BMC have different passwords, or one is still pending")
+			}
+			if n := machine.FailedLogins(); n > 2 || machine.Locked() || n == 0 && at.set {
+				t.Fatalf("%d refused logins, locked %v", n, machine.Locked())
+			}
+		})
+	}
+}
