@@ -10,6 +10,9 @@ P ?= 2
 TOOLS := build/tools
 GOLANGCI_VERSION := v2.15.0
 GOLANGCI := $(TOOLS)/golangci-lint-$(GOLANGCI_VERSION)
+# Its output is go test's own, and a summary at its end; its exit code is go test's.
+GOTESTSUM_VERSION := v1.13.0
+GOTESTSUM := $(TOOLS)/gotestsum-$(GOTESTSUM_VERSION)
 
 .PHONY: help build binary demo test unit lint generate generate-check bench e2e netns browser chaos soak clean kube
 
@@ -25,10 +28,10 @@ binary:
 demo: binary ## run the whole story on simulated servers; DEMO_EXIT=1 ends when it is told
 	@build/gpupool demo
 
-test: ## install what the tests need and run them all
+test: $(GOTESTSUM) ## install what the tests need and run them all; what was skipped and why, and what failed, is said at the end
 	@deploy/packages.sh
 	@deploy/packages.sh e2e
-	go test -p $(P) -timeout 20m ./...
+	$(GOTESTSUM) --format standard-quiet -- -p $(P) -timeout 20m ./...
 
 unit: ## the fast loop: tests that neither link the Temporal server nor start other programs
 	go test -short -p $(P) $$(go list -deps -test -f '{{if .ForTest}}{{.ForTest}} {{join .Deps ","}}{{end}}' ./... | grep -v go.temporal.io/server/ | cut -d' ' -f1 | grep ^gpupool/ | grep -v ^gpupool/deploy | sort -u)
@@ -42,6 +45,11 @@ $(GOLANGCI):
 	@mkdir -p $(TOOLS)
 	@GOFLAGS= GOBIN=$(CURDIR)/$(TOOLS) go install github.com/golangci/golangci-lint/v2/cmd/golangci-lint@$(GOLANGCI_VERSION)
 	@mv $(TOOLS)/golangci-lint $@
+
+$(GOTESTSUM):
+	@mkdir -p $(TOOLS)
+	@GOFLAGS= GOBIN=$(CURDIR)/$(TOOLS) go install gotest.tools/gotestsum@$(GOTESTSUM_VERSION)
+	@mv $(TOOLS)/gotestsum $@
 
 generate: ## write generated code and documents again
 	go generate ./...

@@ -1,18 +1,27 @@
 #!/bin/sh
-# Builds a program of ./cmd into build/, showing that it moves: build.sh NAME. The first build of
-# gpupool compiles the embedded Temporal server, which takes minutes; a warm one takes seconds.
+# Builds a program of ./cmd into build/, showing that it moves, on a terminal and in a file: build.sh NAME. The first build
+# of gpupool compiles the embedded Temporal server, which takes minutes; a warm one takes seconds.
 set -eu
 name=$1
 mkdir -p build
+began=$(date +%s)
+echo "Building build/$name"
 
 stale=$(go list -deps -f '{{if .Stale}}x{{end}}' "./cmd/$name" 2>/dev/null | grep -c x || true)
 if [ "$stale" -gt 200 ]; then
-	echo "First build of $name: $stale packages, the Temporal server among them. It takes 2 to 9 minutes on two cores, and only once."
+	echo "  It is the first build: $stale packages, with the Temporal server where it is gpupool. That takes 2 to 9 minutes on two cores, and only once."
+fi
+
+errors=$(mktemp)
+beats=''
+trap 'rm -f "$errors"; [ -z "$beats" ] || kill "$beats" 2>/dev/null || true' EXIT
+# Between two packages, and while the program is linked, nothing else would be said.
+if ! [ -t 1 ]; then
+	(while sleep 15 >/dev/null 2>&1; do echo "  still building after $(($(date +%s) - began)) s"; done) &
+	beats=$!
 fi
 
 # go build -v names each package as it is compiled; everything else it says is an error.
-errors=$(mktemp)
-trap 'rm -f "$errors"' EXIT
 {
 	go build -v -o "build/$name" "./cmd/$name" 2>&1 && echo BUILT
 } | awk -v total="$stale" -v errors="$errors" -v tty="$(test -t 1 && echo 1 || true)" '
@@ -29,3 +38,4 @@ trap 'rm -f "$errors"' EXIT
 	cat "$errors" >&2
 	exit 1
 }
+echo "  built in $(($(date +%s) - began)) s"

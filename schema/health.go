@@ -86,7 +86,10 @@ type Replay struct {
 	Since   Instant       `json:"since"`
 	Faults  int           `json:"faults"`  // that were judged anew
 	Actions []ActionCount `json:"actions"` // by rule and action, the most frequent first
-	// Differ are the faults of which something else would have been found than was.
+	// Before are Actions by the rules in force, where a change of them was tried.
+	Before []ActionCount `json:"before,omitempty"`
+	// Differ are the faults of which something else would have been found: with a change, than by the rules in force; without,
+	// than was.
 	Differ []ReplayedFault `json:"differ"`
 	Cut    bool            `json:"cut,omitempty"` // there was more than is shown
 }
@@ -105,16 +108,17 @@ type ReplayedFault struct {
 	Server  string  `json:"server"`
 	At      Instant `json:"at"`
 	Text    string  `json:"text"`
-	Then    string  `json:"then"` // the verdict as it was
+	Then    string  `json:"then"` // the verdict as it was, or by the rules in force where a change was tried
 	Rule    string  `json:"rule"`
 	Verdict Action  `json:"verdict"` // as it would have been
 }
 
 // HealthTimes are how long the steps of repairs took, and how often hardware fails.
 type HealthTimes struct {
-	Since   Instant     `json:"since"`
-	Repairs int         `json:"repairs"` // opened since
-	Steps   []StepTimes `json:"steps"`
+	Since    Instant     `json:"since"`
+	Repairs  int         `json:"repairs"` // opened since
+	Steps    []StepTimes `json:"steps"`
+	Returned int         `json:"returned"` // of them; 0 = the shares below are not known
 	// MTBF is the time of servers in the pool for one repair; 0 = none was opened.
 	MTBFHours    float64 `json:"mtbf_hours"`
 	FirstPass    float64 `json:"first_pass_ratio"`  // of the repairs that returned, those whose first proof passed

@@ -1,5 +1,27 @@
 package schema
 
+import "encoding/json"
+
+// TaskRecord is a task as it is shown: what the record keeps as JSON text is JSON in it.
+type TaskRecord struct {
+	Task
+	Payload json.RawMessage `json:"payload,omitempty"`
+	Result  json.RawMessage `json:"result,omitempty"`
+	Devices json.RawMessage `json:"devices,omitempty"`
+}
+
+// Record shows a task.
+func (t Task) Record() TaskRecord {
+	doc := func(text string) json.RawMessage {
+		if text == "" || json.Valid([]byte(text)) {
+			return json.RawMessage(text)
+		}
+		quoted, _ := json.Marshal(text) // cut off, or no JSON: a string can't fail
+		return quoted
+	}
+	return TaskRecord{Task: t, Payload: doc(t.Payload), Result: doc(t.Result), Devices: doc(t.Devices)}
+}
+
 // TaskKind is what an agent is asked to do.
 type TaskKind string
 

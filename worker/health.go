@@ -67,6 +67,31 @@ const (
 	replayShown = 200
 )
 
+// actions counts what was asked for, by rule and action, the most frequent first.
+func actions(judged []rules.Outcome) []schema.ActionCount {
+	type key struct {
+		rule   string
+		action schema.Action
+	}
+	count, servers := map[key]int{}, map[key]map[string]bool{}
+	for _, o := range judged {
+		k := key{o.Verdict.Rule, o.Verdict.Action}
+		count[k]++
+		if servers[k] == nil {
+			servers[k] = map[string]bool{}
+		}
+		servers[k][o.Fault.Server] = true
+	}
+	out := make([]schema.ActionCount, 0, len(count))
+	for k, n := range count {
+		out = append(out, schema.ActionCount{Rule: k.rule, Action: k.action, Faults: n, Servers: len(servers[k])})
+	}
+	slices.SortFunc(out, func(a, b schema.ActionCount) int {
+		return cmp.Or(cmp.Compare(b.Faults, a.Faults), cmp.Compare(a.Rule, b.Rule), cmp.Compare(a.Action, b.Action))
+	})
+	return out
+}
+
 // Replay judges the faults since a moment by the rules in force, with a change laid over them where one is given.
 func (h healthRules) Replay(ctx context.Context, since schema.Instant, c *schema.RuleChange) (schema.Replay, error) {
 	out := schema.Replay{Since: since, Actions: []schema.ActionCount{}, Differ: []schema.ReplayedFault{}}
@@ -74,44 +99,33 @@ func (h healthRules) Replay(ctx context.Context, since schema.Instant, c *schema
 	if err != nil {
 		return out, err
 	}
-	if c != nil {
-		if _, err := rules.Check(table, health.ChangeOf(*c)); err != nil {
-			return out, err
-		}
-		table = rules.With(table, []rules.Change{health.ChangeOf(*c)})
-	}
 	faults, err := h.store.FaultsSince(ctx, since, replayMost)
 	if err != nil {
 		return out, err
 	}
 	out.Faults, out.Cut = len(faults), len(faults) == replayMost
-	type key struct {
-		rule   string
-		action schema.Action
-	}
-	count, servers := map[key]int{}, map[key]map[string]bool{}
-	for _, o := range rules.Replay(table, faults) {
-		k := key{o.Verdict.Rule, o.Verdict.Action}
-		count[k]++
-		if servers[k] == nil {
-			servers[k] = map[string]bool{}
+	then := func(i int) string { return faults[i].Verdict }
+	if c != nil {
+		if _, err := rules.Check(table, health.ChangeOf(*c)); err != nil {
+			return out, err
 		}
-		servers[k][o.Fault.Server] = true
+		before := rules.Replay(table, faults)
+		out.Before = actions(before)
+		then = func(i int) string { return string(before[i].Verdict.Action) }
+		table = rules.With(table, []rules.Change{health.ChangeOf(*c)})
+	}
+	judged := rules.Replay(table, faults)
+	out.Actions = actions(judged)
+	for i, o := range judged {
 		f := o.Fault
-		if f.Verdict == string(o.Verdict.Action) || f.Verdict == "" {
+		if then(i) == string(o.Verdict.Action) || then(i) == "" {
 			continue
 		}
 		if len(out.Differ) == replayShown {
 			out.Cut = true
-			continue
+			break
 		}
-		out.Differ = append(out.Differ, schema.ReplayedFault{Fault: f.ID, Server: f.Server, At: f.At, Text: f.Text, Then: f.Verdict, Rule: o.Verdict.Rule, Verdict: o.Verdict.Action})
+		out.Differ = append(out.Differ, schema.ReplayedFault{Fault: f.ID, Server: f.Server, At: f.At, Text: f.Text, Then: then(i), Rule: o.Verdict.Rule, Verdict: o.Verdict.Action})
 	}
-	for k, n := range count {
-		out.Actions = append(out.Actions, schema.ActionCount{Rule: k.rule, Action: k.action, Faults: n, Servers: len(servers[k])})
-	}
-	slices.SortFunc(out.Actions, func(a, b schema.ActionCount) int {
-		return cmp.Or(cmp.Compare(b.Faults, a.Faults), cmp.Compare(a.Rule, b.Rule), cmp.Compare(a.Action, b.Action))
-	})
 	return out, nil
 }

@@ -42,7 +42,8 @@ func TestAReplaySaysWhatAChangedRuleWouldHaveFoundAndChangesNothing(t *testing.T
 		t.Fatalf("as they are: %+v %v", as, err)
 	}
 	tried, err := h.Replay(ctx, since, &schema.RuleChange{Rule: "xid-31-again", Mode: "enforce", Count: 3})
-	if err != nil || len(tried.Differ) != 1 || tried.Differ[0].Verdict != schema.ActionCordon || tried.Differ[0].Then != "observe" {
+	if err != nil || len(tried.Differ) != 1 || tried.Differ[0].Verdict != schema.ActionCordon || tried.Differ[0].Then != "observe" ||
+		len(tried.Before) != 1 || tried.Before[0] != as.Actions[0] || len(tried.Actions) != 2 || tried.Actions[1] != (schema.ActionCount{Rule: "xid-31-again", Action: schema.ActionCordon, Faults: 1, Servers: 1}) {
 		t.Fatalf("tried: %+v %v", tried, err)
 	}
 	if _, err := h.Replay(ctx, since, &schema.RuleChange{Rule: "none"}); !schema.Is(err, schema.CodeNotFound) {

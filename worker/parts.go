@@ -84,6 +84,7 @@ func (p *Process) listen() (err error) {
 	if p.listener, err = net.Listen("tcp", p.Config.API.Listen); err != nil {
 		return fmt.Errorf("api.listen: %w (another program has the port? choose another with --set api.listen=127.0.0.1:8081)", err)
 	}
+	p.onStop(func() { _ = p.listener.Close() }) // where nothing came to serve it
 	p.URL = p.Config.URL(p.listener.Addr().String())
 	return nil
 }
@@ -120,8 +121,8 @@ func (p *Process) serve() error {
 	return nil
 }
 
-// boot serves the network boot of this process's sites.
-func (p *Process) boot() error {
+// bindBoot opens the sockets of the boot service of this process's sites.
+func (p *Process) bindBoot() error {
 	c := p.Config.PXE
 	if c.Mode == config.PXEOff {
 		return nil
@@ -132,8 +133,15 @@ func (p *Process) boot() error {
 		return err
 	}
 	p.Boot = s
-	p.spawn("pxe", s.Run)
+	p.onStop(s.Close) // where nothing came to serve them
 	return nil
+}
+
+// serveBoot serves the boot service, where there is one.
+func (p *Process) serveBoot() {
+	if p.Boot != nil {
+		p.spawn("pxe", p.Boot.Run)
+	}
 }
 
 // BootConfig is the configuration as the boot service takes it; api is where an installed machine phones home.

@@ -94,6 +94,17 @@ func Start(ctx context.Context, c *config.Config, log *slog.Logger) (_ *Process,
 			return nil, fmt.Errorf("secrets.key_file: %w", err)
 		}
 	}
+	// Ports first: one that is taken is told before anything has started.
+	if c.Has(config.RoleAPI) {
+		if err := p.listen(); err != nil {
+			return nil, err
+		}
+	}
+	if c.Has(config.RolePXE) {
+		if err := p.bindBoot(); err != nil {
+			return nil, err
+		}
+	}
 	if c.UsesTemporal() {
 		if err := p.connect(ctx); err != nil {
 			return nil, err
@@ -105,11 +116,10 @@ func Start(ctx context.Context, c *config.Config, log *slog.Logger) (_ *Process,
 		role  config.Role
 		start func(context.Context) error
 	}{
-		{config.RoleAPI, func(context.Context) error { return p.listen() }},
 		{config.RoleWorker, p.core},
 		{config.RoleAllocator, p.allocators},
 		{config.RoleAPI, func(context.Context) error { return p.serve() }},
-		{config.RolePXE, func(context.Context) error { return p.boot() }},
+		{config.RolePXE, func(context.Context) error { p.serveBoot(); return nil }},
 	} {
 		if c.Has(part.role) {
 			if err := part.start(ctx); err != nil {

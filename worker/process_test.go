@@ -4,8 +4,10 @@ import (
 	"context"
 	"fmt"
 	"log/slog"
+	"net"
 	"os"
 	"path/filepath"
+	"strings"
 	"sync"
 	"testing"
 	"time"
@@ -235,5 +237,40 @@ func until(t *testing.T, what string, ok func() bool) {
 			t.Fatal("not within half a minute: ", what)
 		}
 		<-time.After(20 * time.Millisecond)
+	}
+}
+
+// A port that is taken is told before Temporal has started: nothing else is said, and nothing is left running.
+func TestAPortThatIsTakenIsToldFirst(t *testing.T) {
+	taken, err := net.Listen("tcp", "127.0.0.1:0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer taken.Close()
+	for field, set := range map[string][]string{
+		"api.listen": {"roles=api,worker,allocator", "api.listen=" + taken.Addr().String()},
+		"pxe": {"roles=api,worker,allocator,pxe", "sites=s1", "api.listen=127.0.0.1:0", "pxe.mode=relay", "pxe.server_id=127.0.0.1", "pxe.dhcp_listen=127.0.0.1:0", "pxe.tftp_listen=127.0.0.1:0",
+			"pxe.http_listen=" + taken.Addr().String(), "pxe.subnets=[{cidr: 127.77.0.0/16, range: 127.77.1.1-127.77.1.9}]"},
+	} {
+		dir := t.TempDir()
+		if err := os.Mkdir(filepath.Join(dir, "boot"), 0o700); err != nil {
+			t.Fatal(err)
+		}
+		c, err := config.Load(config.Source{Set: append([]string{"data_dir=" + dir, "regions=eu", "durability=normal"}, set...)})
+		if err != nil {
+			t.Fatal(err)
+		}
+		var said strings.Builder
+		p, err := worker.Start(t.Context(), c, slog.New(slog.NewTextHandler(&said, &slog.HandlerOptions{Level: slog.LevelWarn})))
+		if err == nil {
+			p.Stop()
+			t.Fatalf("%s: it starts on a port that is taken", field)
+		}
+		if !strings.Contains(err.Error(), field) || !strings.Contains(err.Error(), "in use") || said.Len() > 0 {
+			t.Errorf("%s: it ends with %v, after\n%s", field, err, said.String())
+		}
+		if _, err := os.Stat(c.TemporalDir()); !os.IsNotExist(err) {
+			t.Errorf("%s: Temporal was started (%v)", field, err)
+		}
 	}
 }

@@ -40,7 +40,6 @@ type RunJobInput struct {
 // goes around again. Each wait is a select of news and a timer. A person's cancel, the allocator's preemption and a
 // fault of the hardware all arrive as the record's word that the attempt is to stop.
 func RunJob(ctx workflow.Context, in RunJobInput) error {
-	var record *job.Activities
 	r := jobRun{in: in, news: workflow.GetSignalChannel(ctx, JobSignal)}
 	if r.in.LaunchTimeout == 0 {
 		r.in.LaunchTimeout = 5 * time.Minute
@@ -52,6 +51,14 @@ func RunJob(ctx workflow.Context, in RunJobInput) error {
 		StartToCloseTimeout: 15 * time.Second, ScheduleToCloseTimeout: 24 * time.Hour,
 		RetryPolicy: &temporal.RetryPolicy{InitialInterval: 100 * time.Millisecond, MaximumInterval: 10 * time.Second},
 	})
+	err := r.run(ctx)
+	for n := (JobNews{}); r.news.ReceiveAsync(&n); { // told after the end, as when a whole array is cancelled
+	}
+	return err
+}
+
+func (r *jobRun) run(ctx workflow.Context) error {
+	var record *job.Activities
 	for {
 		attempt, ended, err := r.awaitAllocation(ctx)
 		if err != nil || ended {
@@ -67,8 +74,8 @@ func RunJob(ctx workflow.Context, in RunJobInput) error {
 		}
 		r.settled = attempt
 		if workflow.GetInfo(ctx).GetContinueAsNewSuggested() {
-			in.Attempt, in.Resumed = 0, true
-			return workflow.NewContinueAsNewError(ctx, RunJob, in)
+			r.in.Attempt, r.in.Resumed = 0, true
+			return workflow.NewContinueAsNewError(ctx, RunJob, r.in)
 		}
 	}
 }

@@ -154,6 +154,23 @@ func TestOverTheBlastRadiusNothingIsCordonedUntilAPersonResetsIt(t *testing.T) {
 	}
 }
 
+func TestTheTimeBetweenRepairsCountsFromWhenAServerJoined(t *testing.T) {
+	t.Parallel()
+	c := newClock()
+	s := storetest.OpenAt(t, c.now)
+	since := s.Now()
+	c.pass(29 * 24 * time.Hour)
+	v := storetest.Available(t, s, 1, model, 8)
+	storetest.Available(t, s, 2, model, 8)
+	c.pass(3 * time.Hour)
+	report(t, s, v, "xid", "79", "a", s.Now())
+	times, err := s.HealthTimes(t.Context(), since)
+	ok(t, err)
+	if times.Repairs != 1 || times.Returned != 0 || times.MTBFHours != 6 {
+		t.Fatalf("of two servers in the pool for three hours: %+v", times)
+	}
+}
+
 func TestTheSameCodeOnManyServersAtOnceIsHeldAsSuspectSoftware(t *testing.T) {
 	t.Parallel()
 	c := newClock()

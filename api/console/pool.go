@@ -40,7 +40,10 @@ func overviewPage(v *visit) {
 		v.fail(err)
 		return
 	}
-	o.Repairs = slices.DeleteFunc(o.Repairs, func(r schema.Repair) bool { return r.State != schema.RepairWaiting })
+	// A server that called for a person is told of once.
+	o.Repairs = slices.DeleteFunc(o.Repairs, func(r schema.Repair) bool {
+		return r.State != schema.RepairWaiting || slices.ContainsFunc(o.Failures, func(s contract.Server) bool { return s.Id == r.Server })
+	})
 	v.show(page{title: "Pool", path: "/ui/"}, overviewView(v, o, names), nil)
 }
 

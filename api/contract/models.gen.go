@@ -1302,11 +1302,11 @@ type RepairDone struct {
 // RepairEvidence defines model for RepairEvidence.
 type RepairEvidence struct {
 	// BurnIns Burn-ins, and what else its proofs asked of the agent
-	BurnIns []schema.Task `json:"burn_ins"`
-	Devices []Accelerator `json:"devices"`
-	Events  []Event       `json:"events"`
-	Faults  []Fault       `json:"faults"`
-	Repair  Repair        `json:"repair"`
+	BurnIns []schema.TaskRecord `json:"burn_ins"`
+	Devices []Accelerator       `json:"devices"`
+	Events  []Event             `json:"events"`
+	Faults  []Fault             `json:"faults"`
+	Repair  Repair              `json:"repair"`
 }
 
 // RepairList defines model for RepairList.

@@ -114,6 +114,7 @@ func (s *Store) HealthTimes(ctx context.Context, since schema.Instant) (schema.H
 		}
 		return float64(n) / float64(returned)
 	}
+	out.Returned = returned
 	out.FirstPass, out.Repeat7d, out.Repeat30d, out.FalsePos, out.ResetsAlone = share(first), share(again7), share(again30), share(falsePos), share(resets)
 	for _, step := range steps {
 		out.Steps = append(out.Steps, stepTimes(step, took[step]))
@@ -125,11 +126,17 @@ func (s *Store) HealthTimes(ctx context.Context, since schema.Instant) (schema.H
 		return cmp.Or(cmp.Compare(b.GPUHours, a.GPUHours), cmp.Compare(a.Rule, b.Rule))
 	})
 	if out.Repairs > 0 {
-		var servers int64
-		if err := s.read(ctx).Raw("SELECT count(*) FROM servers WHERE phase IN ('available','draining','repairing')").Scan(&servers).Error; err != nil {
+		// A server counts from when it joined: when the first of its accelerators had passed.
+		var joined []schema.Instant
+		if err := s.read(ctx).Raw(`SELECT min(a.installed_at) FROM servers s JOIN accelerators a ON a.server = s.id AND a.installed_at > 0
+			WHERE s.phase IN ('available','draining','repairing') GROUP BY s.id`).Scan(&joined).Error; err != nil {
 			return out, err
 		}
-		out.MTBFHours = float64(servers) * s.Now().Sub(since).Hours() / float64(out.Repairs)
+		hours := 0.0
+		for _, at := range joined {
+			hours += s.Now().Sub(max(since, at)).Hours()
+		}
+		out.MTBFHours = hours / float64(out.Repairs)
 	}
 	return out, nil
 }

@@ -82,7 +82,7 @@ func (tx *Tx) createToken(by string, n NewToken) (schema.Token, string, error) {
 	return t, secret, tx.db.Create(&t).Error
 }
 
-// EnsureFirstToken makes an operator's token named "first" where there is no token yet, and returns its secret; an
+// EnsureFirstToken makes an operator's token named "first-operator" where there is no token yet, and returns its secret; an
 // empty secret says that there are tokens. Of processes that start at once only one makes it.
 func (s *Store) EnsureFirstToken(ctx context.Context) (secret string, err error) {
 	err = s.Write(ctx, func(tx *Tx) error {
@@ -95,7 +95,7 @@ func (s *Store) EnsureFirstToken(ctx context.Context) (secret string, err error)
 		if err := tx.db.Raw("SELECT count(*) FROM tokens").Scan(&n).Error; err != nil || n > 0 {
 			return err
 		}
-		_, secret, err = tx.createToken("gpupool", NewToken{Name: "first", Role: schema.RoleOperator})
+		_, secret, err = tx.createToken("gpupool", NewToken{Name: "first-operator", Role: schema.RoleOperator})
 		return err
 	})
 	return secret, err

@@ -123,27 +123,33 @@ func (a *app) healthReplay() *cobra.Command {
 				}
 				req.Change = &in
 			}
-			return show(a, cmd, func(c *client.Client) (schema.Replay, error) {
+			var c *client.Client
+			return show(a, cmd, func(to *client.Client) (schema.Replay, error) {
+				c = to
 				return call.Do[schema.Replay](c.ReplayHealth(cmd.Context(), req))
 			}, func(r schema.Replay) {
 				out := cmd.OutOrStdout()
-				fmt.Fprintf(out, "%d faults since %s.\n", r.Faults, words.Clock(r.Since, nowInstant()))
-				t := newTable("RULE", "ACTION", "FAULTS", "SERVERS")
-				for _, c := range r.Actions {
-					name := c.Rule
-					if name == "" {
-						name = "(no rule knows it)"
-					}
-					t.row(name, string(c.Action), strconv.Itoa(c.Faults), strconv.Itoa(c.Servers))
+				fmt.Fprintf(out, "%s since %s.\n", words.Count(r.Faults, "fault"), words.Clock(r.Since, nowInstant()))
+				replayTable(r, req.Change != nil).write(out, "No faults.")
+				then, now := "THEN", "NOW"
+				if req.Change != nil {
+					then, now = inForce, changed
 				}
-				t.write(out, "No faults.")
-				if len(r.Differ) == 0 {
+				switch {
+				case len(r.Differ) > 0 && req.Change != nil:
+					fmt.Fprintf(out, "\nWhat the change of %s would make different:\n", rule)
+				case len(r.Differ) > 0:
+					fmt.Fprintln(out, "\nOtherwise than it was:")
+				case req.Change != nil:
+					fmt.Fprintf(out, "\nThe change of %s would make nothing of these faults different.\n", rule)
+					return
+				default:
 					return
 				}
-				fmt.Fprintln(out, "\nOtherwise than it was:")
-				t = newTable("AT", "THEN", "NOW", "RULE", "TEXT")
+				known := serverNames(cmd, c)
+				t := newTable("AT", "SERVER", then, now, "RULE", "TEXT")
 				for _, d := range r.Differ {
-					t.row(words.Clock(d.At, nowInstant()), d.Then, string(d.Verdict), d.Rule, d.Text)
+					t.row(words.Clock(d.At, nowInstant()), known.of(d.Server), d.Then, string(d.Verdict), d.Rule, d.Text)
 				}
 				t.write(out, "")
 			})
@@ -153,6 +159,45 @@ func (a *app) healthReplay() *cobra.Command {
 	cmd.Flags().StringVar(&rule, "rule", "", "the rule that is changed")
 	cmd.Flags().Var(&since, "since", "how far back, such as 30d; 7d where it is not given")
 	return cmd
+}
+
+// The two sides of a replay with a change.
+const inForce, changed = "IN FORCE", "WITH THE CHANGE"
+
+// replayTable is how often each rule would have asked for what; where a change was tried, beside what the rules in force do.
+func replayTable(r schema.Replay, tried bool) *table {
+	if !tried {
+		t := newTable("RULE", "ACTION", "FAULTS", "SERVERS")
+		for _, x := range r.Actions {
+			t.row(ruleName(x.Rule), string(x.Action), strconv.Itoa(x.Faults), strconv.Itoa(x.Servers))
+		}
+		return t
+	}
+	find := func(list []schema.ActionCount, of schema.ActionCount) string {
+		for _, x := range list {
+			if x.Rule == of.Rule && x.Action == of.Action {
+				return words.Count(x.Faults, "fault") + " on " + words.Count(x.Servers, "server")
+			}
+		}
+		return ""
+	}
+	t := newTable("RULE", "ACTION", inForce, changed)
+	for _, x := range r.Actions {
+		t.row(ruleName(x.Rule), string(x.Action), find(r.Before, x), find(r.Actions, x))
+	}
+	for _, x := range r.Before {
+		if find(r.Actions, x) == "" {
+			t.row(ruleName(x.Rule), string(x.Action), find(r.Before, x), "")
+		}
+	}
+	return t
+}
+
+func ruleName(rule string) string {
+	if rule == "" {
+		return "(no rule knows it)"
+	}
+	return rule
 }
 
 func (a *app) healthSilence() *cobra.Command {
@@ -287,22 +332,32 @@ func (a *app) healthTimes() *cobra.Command {
 				return call.Do[schema.HealthTimes](c.GetHealthTimes(cmd.Context(), &p))
 			}, func(h schema.HealthTimes) {
 				out := cmd.OutOrStdout()
-				fmt.Fprintf(out, "%d repairs since %s.\n", h.Repairs, words.Clock(h.Since, nowInstant()))
+				fmt.Fprintf(out, "%s since %s.\n", words.Count(h.Repairs, "repair"), words.Clock(h.Since, nowInstant()))
 				t := newTable("STEP", "COUNT", "MEAN", "P50", "P90", "MAX")
 				secs := func(s float64) string {
 					return (time.Duration(s*1000) * time.Millisecond).Round(time.Second).String()
 				}
 				for _, x := range h.Steps {
+					if x.Count == 0 {
+						t.row(x.Step, "0", "", "", "", "")
+						continue
+					}
 					t.row(x.Step, strconv.Itoa(x.Count), secs(x.Mean), secs(x.P50), secs(x.P90), secs(x.Max))
 				}
 				t.write(out, "")
 				share := func(v float64) string { return strconv.FormatFloat(100*v, 'f', 0, 64) + " %" }
 				f := fields{out}
-				f.put("MTBF", strconv.FormatFloat(h.MTBFHours, 'f', 1, 64)+" hours of a server")
-				f.put("First proof passed", share(h.FirstPass))
-				f.put("By resets alone", share(h.ResetsAlone))
-				f.put("Again in 7 d, 30 d", share(h.Repeat7d)+", "+share(h.Repeat30d))
-				f.put("False positives", share(h.FalsePos))
+				if h.Repairs > 0 {
+					f.put("MTBF", strconv.FormatFloat(h.MTBFHours, 'f', 1, 64)+" hours (a server in the pool between two repairs)")
+				}
+				if h.Returned == 0 {
+					f.put("Shares", "none yet: no repair has returned its server")
+				} else {
+					f.put("First proof passed", share(h.FirstPass))
+					f.put("By resets alone", share(h.ResetsAlone))
+					f.put("Again in 7 d, 30 d", share(h.Repeat7d)+", "+share(h.Repeat30d))
+					f.put("False positives", share(h.FalsePos))
+				}
 				f.put("Lost GPU-hours", strconv.FormatFloat(h.LostGPUHours, 'f', 1, 64))
 				t = newTable("CAUSE", "REPAIRS", "GPU-HOURS")
 				for _, l := range h.LostByCause {

@@ -71,7 +71,7 @@ func (t *table) write(w io.Writer, none string) {
 			continue
 		}
 		fmt.Fprintln(w, strings.TrimRight(b.String(), " "))
-		if r[last] == words.None || n == 0 {
+		if r[last] == words.None && n > 0 {
 			continue
 		}
 		for _, l := range wrap(r[last], maxWidth-len(indent)) {

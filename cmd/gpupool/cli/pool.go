@@ -33,7 +33,10 @@ func (a *app) overview() *cobra.Command {
 			}
 			w := cmd.OutOrStdout()
 			showOverview(w, o)
-			o.Repairs = slices.DeleteFunc(o.Repairs, func(r schema.Repair) bool { return r.State != schema.RepairWaiting })
+			// A server that called for a person is told of once.
+			o.Repairs = slices.DeleteFunc(o.Repairs, func(r schema.Repair) bool {
+				return r.State != schema.RepairWaiting || slices.ContainsFunc(o.Failures, func(s contract.Server) bool { return s.Id == r.Server })
+			})
 			if len(o.Failures)+len(o.Repairs)+len(o.Breakers) > 0 {
 				fmt.Fprintln(w, "\nWaits for a person")
 			}
@@ -44,7 +47,7 @@ func (a *app) overview() *cobra.Command {
 				fmt.Fprintln(w, "    "+resetBreaker(b))
 			}
 			for _, s := range o.Failures {
-				for _, l := range wrap(words.Printable(s.Name+" stopped "+stoppedAt(s)+s.Failure.Text, false), maxWidth-4) {
+				for _, l := range wrap(words.Printable(s.Name+stoppedWords(s)+s.Failure.Text, false), maxWidth-4) {
 					fmt.Fprintln(w, "  "+l)
 				}
 				next, _, _ := strings.Cut(remedy(s), "\n")

@@ -37,7 +37,11 @@ func (a *app) repairList() *cobra.Command {
 			now := nowInstant()
 			t := newTable("ID", "STATE", "OPENED", "LOCATION", "CAUSE")
 			for _, r := range l.Items {
-				t.row(r.ID, string(r.State), words.Ago(r.OpenedAt, now), r.Location, r.Cause)
+				state := string(r.State)
+				if r.Owner == schema.OwnerOperators {
+					state = "could not be fixed"
+				}
+				t.row(r.ID, state, words.Ago(r.OpenedAt, now), r.Location, r.Cause)
 			}
 			t.write(cmd.OutOrStdout(), "Nothing to repair.")
 			held, err := heldBack(cmd, c)

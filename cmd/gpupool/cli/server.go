@@ -416,6 +416,14 @@ func slotsOf(acc []schema.Accelerator) names {
 	return n
 }
 
+// stoppedWords lead from a server's name to why it waits for a person.
+func stoppedWords(s contract.Server) string {
+	if s.Failure.Step == "" {
+		return ": "
+	}
+	return " stopped " + stoppedAt(s)
+}
+
 // stoppedAt names the step that stopped, where a step did.
 func stoppedAt(s contract.Server) string {
 	if s.Failure.Step == "" {
@@ -435,7 +443,7 @@ func unit(u int) string {
 // proof. Only an onboarding has steps; anything else that stops and waits for a person belongs to a repair.
 func remedy(s contract.Server) string {
 	if s.Phase != schema.PhaseOnboarding {
-		return "gpupool repair list --server " + s.Name
+		return "gpupool repair show " + s.Name
 	}
 	out := []string{"gpupool server retry " + s.Name, "gpupool server abort " + s.Name}
 	if s.Failure.Step != schema.StepRegister { // without it the server is not in the pool

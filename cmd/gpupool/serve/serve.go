@@ -204,7 +204,7 @@ func say(out io.Writer, c *config.Config, r Ready, took time.Duration) {
 		fmt.Fprintf(out, "  operator's token  %s   (shown this once; only its hash is kept)\n\nNext, in another shell:\n  gpupool login --url %s     it asks for the token\n  gpupool overview\n", r.Token, r.URL)
 	}
 	if r.Token != "" && r.Lab != "" {
-		fmt.Fprintf(out, "  gpupool lab --dir %s enrollment | gpupool server enroll -f -\n  gpupool server onboard --all\n", r.Lab)
+		fmt.Fprintf(out, "  gpupool lab --data-dir %s enrollment | gpupool server enroll -f -\n  gpupool server onboard --all\n", c.DataDir)
 		for _, s := range r.faults {
 			fmt.Fprintln(out, "      "+s)
 		}

@@ -246,6 +246,9 @@ func TestTheRealHostToolsRun(t *testing.T) {
 			if err != nil || len(f.Passed) != 1 || len(f.Failed) > 0 || f.Evidence.Version == "" {
 				t.Fatalf("%+v, %v", f, err)
 			}
+			if left, err := filepath.Glob("*.state"); err != nil || len(left) > 0 {
+				t.Fatalf("it left %v in the folder that the agent runs in (%v)", left, err)
+			}
 			if c.Tool == "fio" && (f.Figures["write_bytes_per_second"] <= 0 || f.Figures["read_bytes_per_second"] <= 0) {
 				t.Errorf("figures %v", f.Figures)
 			}

@@ -63,7 +63,7 @@ var fio = tool{
 	program: "fio", version: []string{"--version"}, spare: 10 * time.Minute, host: true,
 	args: func(o order) []string {
 		return []string{"--name=burn-in", "--directory=" + o.scratch, "--filename_format=gpupool-burn-in.$jobnum", "--size=" + o.option("size", "4g"), "--rw=randwrite", "--bs=128k", "--direct=" + o.option("direct", "1"),
-			"--ioengine=psync", "--verify=crc32c", "--verify_fatal=1", "--do_verify=1", "--unlink=1", "--output-format=json"}
+			"--ioengine=psync", "--verify=crc32c", "--verify_fatal=1", "--do_verify=1", "--unlink=1", "--verify_state_save=0", "--output-format=json"}
 	},
 	read: func(_ order, out []byte, code int) (Findings, error) {
 		start := bytes.IndexByte(out, '{')
