@@ -25,6 +25,7 @@ var (
 	descDropped  = prometheus.NewDesc("gpupool_pxe_dhcp_dropped_total", "DHCP packets dropped unanswered: malformed ones by their fault, strangers (not in the inventory), limited (by a rate), overrun (all workers were behind).", []string{"reason"}, nil)
 	descEvidence = prometheus.NewDesc("gpupool_pxe_evidence_total", "Boot evidence by kind: DHCP messages, files by tftp and http, scripts, documents, and what was refused (token-refused, script-refused, tftp-refused, chain-loop).", []string{"kind"}, nil)
 	descBytes    = prometheus.NewDesc("gpupool_pxe_sent_bytes_total", "Bytes of files, scripts and documents sent, by kind.", []string{"kind"}, nil)
+	descLimited  = prometheus.NewDesc("gpupool_pxe_evidence_limited_total", "Boot evidence about others than the inventory's servers that was counted and not kept, since there was more than 5 a second of it.", nil, nil)
 	descLost     = prometheus.NewDesc("gpupool_pxe_evidence_dropped_total", "Boot evidence that could not be kept.", nil, nil)
 )
 
@@ -34,6 +35,7 @@ func (c collector) Describe(to chan<- *prometheus.Desc) {
 	to <- descDropped
 	to <- descEvidence
 	to <- descBytes
+	to <- descLimited
 	to <- descLost
 }
 
@@ -58,5 +60,6 @@ func (c collector) Collect(to chan<- prometheus.Metric) {
 			count(descBytes, v.bytes, kind)
 		}
 	}
+	count(descLimited, c.s.evidence.limited.Load())
 	count(descLost, c.s.evidence.dropped.Load())
 }

@@ -33,7 +33,7 @@ func TestCountsAreMetrics(t *testing.T) {
 	want := map[string]float64{
 		"gpupool_pxe_dhcp_messages_total dhcp-discover": 1, "gpupool_pxe_dhcp_messages_total dhcp-offer": 1, "gpupool_pxe_dhcp_messages_total dhcp-ack": 1,
 		"gpupool_pxe_dhcp_dropped_total too-short": 1, "gpupool_pxe_dhcp_dropped_total stranger": 0, "gpupool_pxe_dhcp_dropped_total limited": 0,
-		"gpupool_pxe_dhcp_dropped_total overrun": 0, "gpupool_pxe_evidence_dropped_total": 0,
+		"gpupool_pxe_dhcp_dropped_total overrun": 0, "gpupool_pxe_evidence_dropped_total": 0, "gpupool_pxe_evidence_limited_total": 0,
 		"gpupool_pxe_evidence_total dhcp-discover": 1, "gpupool_pxe_evidence_total dhcp-offer": 1, "gpupool_pxe_evidence_total dhcp-ack": 1,
 		"gpupool_pxe_evidence_total http": 1, "gpupool_pxe_sent_bytes_total http": 6,
 	}

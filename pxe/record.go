@@ -8,6 +8,8 @@ import (
 	"sync/atomic"
 	"time"
 
+	"golang.org/x/time/rate"
+
 	"gpupool/pxe/boot"
 	"gpupool/schema"
 )
@@ -20,6 +22,10 @@ type evidence struct {
 	now     func() time.Time
 	queue   chan item
 	dropped atomic.Int64
+	// strangers bounds what those who are no server of the inventory can have written down: anyone can ask for files that
+	// aren't there, and make up MACs.
+	strangers *rate.Limiter
+	limited   atomic.Int64
 
 	mu    sync.Mutex
 	kinds map[string]counts
@@ -35,11 +41,15 @@ type item struct {
 
 const (
 	evidenceQueue = 8192
-	evidenceBatch = 256
+	evidenceBatch = 1024
+	evidenceEvery = 50 * time.Millisecond // between two batches: one of many costs little more than one of few
+
+	strangersRate  = 5 // a second
+	strangersBurst = 500
 )
 
 func newEvidence(to boot.Recorder, log *slog.Logger, now func() time.Time) *evidence {
-	return &evidence{to: to, log: log, now: now, queue: make(chan item, evidenceQueue), kinds: map[string]counts{}}
+	return &evidence{to: to, log: log, now: now, queue: make(chan item, evidenceQueue), strangers: rate.NewLimiter(strangersRate, strangersBurst), kinds: map[string]counts{}}
 }
 
 func (v *evidence) record(e schema.BootEvidence) {
@@ -48,6 +58,10 @@ func (v *evidence) record(e schema.BootEvidence) {
 	c := v.kinds[e.Kind]
 	v.kinds[e.Kind] = counts{c.n + 1, c.bytes + e.Bytes}
 	v.mu.Unlock()
+	if e.Server == "" && !v.strangers.Allow() {
+		v.limited.Add(1)
+		return
+	}
 	select {
 	case v.queue <- item{v.now(), e}:
 	default:
@@ -64,10 +78,19 @@ func (v *evidence) counted() map[string]counts {
 
 // run hands evidence over until stop is closed, and then what is left.
 func (v *evidence) run(ctx context.Context, stop <-chan struct{}) {
+	next := time.NewTimer(0)
+	defer next.Stop()
 	for {
+		queue := v.queue
 		select {
-		case i := <-v.queue:
+		case <-next.C:
+		case <-stop:
+			queue = nil
+		}
+		select {
+		case i := <-queue:
 			v.hand(ctx, i)
+			next.Reset(evidenceEvery)
 		case <-stop:
 			for {
 				select {

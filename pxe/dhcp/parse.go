@@ -14,6 +14,8 @@ type Garbage string
 
 const (
 	TooShort    Garbage = "too-short"
+	TooLong     Garbage = "too-long"
+	NotOnLink   Garbage = "not-on-link" // DHCPv6 from somewhere else than a link here or a relay
 	NotRequest  Garbage = "not-a-bootrequest"
 	BadHardware Garbage = "bad-hardware-address"
 	TooManyHops Garbage = "too-many-hops"

@@ -86,6 +86,32 @@ type packet struct {
 	p  *Packet
 	a  Arrival
 	to *conn
+	at time.Time
+}
+
+// How long a packet may wait for its worker, and the worker for what it asks. A client repeats itself after four seconds
+// (RFC 2131 section 4.1), and an answer to what it said before that is none. When a database comes back that was away,
+// what piled up meanwhile is so passed over at once.
+const (
+	staleAfter   = 4 * time.Second
+	answerWithin = 8 * time.Second
+)
+
+// stale counts and passes over what has waited for too long.
+func (s *Server) stale(at time.Time) bool {
+	if time.Since(at) < staleAfter {
+		return false
+	}
+	s.Metrics.overrun.Add(1)
+	return true
+}
+
+// pause keeps a reader whose socket has a fault that lasts from turning at full speed.
+func pause(ctx context.Context) {
+	select {
+	case <-time.After(100 * time.Millisecond):
+	case <-ctx.Done():
+	}
 }
 
 // queue is one worker's. What goes on with an exchange is worked on before what begins one: when a whole site comes up
@@ -236,11 +262,12 @@ func (s *Server) read(ctx context.Context, c *conn, queues []queue) error {
 				return nil
 			}
 			s.log.Warn("dhcp read", "err", err)
+			pause(ctx)
 			continue
 		}
 		for _, m := range batch[:n] {
 			if p, ok := s.admitted(m.Buffers[0][:m.N]); ok {
-				s.enqueue(queues[maphash.String(seed, p.MAC)%uint64(len(queues))].of(p), packet{p, arrival(m, c.pxe), c})
+				s.enqueue(queues[maphash.String(seed, p.MAC)%uint64(len(queues))].of(p), packet{p, arrival(m, c.pxe), c, time.Now()})
 			}
 		}
 	}
@@ -298,7 +325,12 @@ func (s *Server) enqueue(q chan packet, p packet) {
 
 func (s *Server) work(ctx context.Context, q queue) {
 	for p, ok := q.next(); ok; p, ok = q.next() {
-		r, ok := s.answer(ctx, p.p, p.a)
+		if s.stale(p.at) {
+			continue
+		}
+		within, cancel := context.WithTimeout(ctx, answerWithin)
+		r, ok := s.answer(within, p.p, p.a)
+		cancel()
 		if !ok {
 			continue
 		}

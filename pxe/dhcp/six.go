@@ -96,19 +96,19 @@ const (
 
 // parse6 reads a client's message, with the relays it came through taken off. The error is a Garbage.
 func parse6(b []byte, src netip.Addr) (*packet6, error) {
+	if err := measure6(b); err != nil {
+		return nil, err
+	}
 	d, err := dhcpv6.FromBytes(b)
 	if err != nil {
 		return nil, BadOptions
 	}
 	p := &packet6{}
-	peer, hops := src, 0
+	peer := src
 	for {
 		r, ok := d.(*dhcpv6.RelayMessage)
 		if !ok {
 			break
-		}
-		if hops++; hops > maxHops6 {
-			return nil, TooManyHops
 		}
 		if r.MessageType != dhcpv6.MessageTypeRelayForward {
 			return nil, BadType
@@ -131,7 +131,17 @@ func parse6(b []byte, src netip.Addr) (*packet6, error) {
 	if !ok {
 		return nil, BadType
 	}
+	if p.relay == nil && !src.IsLinkLocalUnicast() {
+		return nil, NotOnLink // RFC 8415 section 18.2: a client has none but its link-local address until it is told to
+	}
 	p.Message = m
+	addrs := 0
+	for _, ia := range m.Options.IANA() {
+		addrs += len(ia.Options.Addresses())
+	}
+	if len(m.Options.IANA()) > maxIAs6 || addrs > maxAddrs6 {
+		return nil, BadValue
+	}
 	if id := m.Options.ServerID(); id != nil {
 		p.server = id.ToBytes()
 	}

@@ -6,6 +6,7 @@ import (
 	"net"
 	"net/netip"
 	"sync"
+	"time"
 
 	"golang.org/x/net/ipv6"
 )
@@ -42,8 +43,9 @@ func (s *Server) Serve6(ctx context.Context, c net.PacketConn, ifname string) er
 		s.log.Warn("no interface hears DHCPv6 clients: only what relays send here by unicast is answered", "interface", ifname)
 	}
 	type packet struct {
-		b []byte
-		a Arrival6
+		b  []byte
+		a  Arrival6
+		at time.Time
 	}
 	queue := make(chan packet, 256) // full = the newest is dropped; its client repeats it within a second
 	var workers sync.WaitGroup
@@ -52,7 +54,12 @@ func (s *Server) Serve6(ctx context.Context, c net.PacketConn, ifname string) er
 	for range min(16, s.cfg.Limits.Workers) {
 		workers.Go(func() {
 			for in := range queue {
-				b, to, ok := s.Answer6(ctx, in.b, in.a)
+				if s.stale(in.at) {
+					continue
+				}
+				within, cancel := context.WithTimeout(ctx, answerWithin)
+				b, to, ok := s.Answer6(within, in.b, in.a)
+				cancel()
 				if !ok {
 					continue
 				}
@@ -62,7 +69,7 @@ func (s *Server) Serve6(ctx context.Context, c net.PacketConn, ifname string) er
 			}
 		})
 	}
-	buf := make([]byte, longest)
+	buf := make([]byte, maxLen6+1)
 	for {
 		n, cm, src, err := p.ReadFrom(buf)
 		if err != nil {
@@ -70,9 +77,10 @@ func (s *Server) Serve6(ctx context.Context, c net.PacketConn, ifname string) er
 				return nil
 			}
 			s.log.Warn("dhcpv6 read", "err", err)
+			pause(ctx)
 			continue
 		}
-		in := packet{b: append([]byte(nil), buf[:n]...)}
+		in := packet{b: append([]byte(nil), buf[:n]...), at: time.Now()}
 		if u, ok := src.(*net.UDPAddr); ok {
 			in.a.Src = u.AddrPort()
 		}

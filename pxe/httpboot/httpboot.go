@@ -54,7 +54,7 @@ type Handler struct {
 	Log *slog.Logger
 	// Metrics answers /metrics; nil = there are none. They are counts, without names or addresses.
 	Metrics http.Handler
-	// Stall is how long a client may take for each 8 MiB of a file; 0 = 2 min.
+	// Stall is how long a client may take for each 8 MiB of a file, 0 = 2 min, and for what it sends, 0 = 10 s.
 	Stall time.Duration
 }
 
@@ -69,9 +69,15 @@ func NewServer(h *Handler) *http.Server {
 	}
 }
 
+const bodyWithin = 10 * time.Second
+
 // ServeHTTP implements http.Handler.
 func (h *Handler) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	client := peer(r)
+	if r.ContentLength != 0 {
+		// What was said to come and doesn't would hold the connection, whether or not anybody here wants it.
+		_ = http.NewResponseController(w).SetReadDeadline(time.Now().Add(cmp.Or(h.Stall, bodyWithin)))
+	}
 	if token, ok := reportPath(r); ok {
 		h.report(w, r, client, token)
 		return

@@ -9,6 +9,7 @@ import (
 	"net/netip"
 	"os"
 	"path/filepath"
+	"strings"
 	"testing"
 	"time"
 
@@ -70,6 +71,93 @@ func TestAClientThatReadsNothingIsNotWaitedForForEver(t *testing.T) {
 		}
 	case <-time.After(20 * time.Second):
 		t.Fatal("it is still waited for")
+	}
+}
+
+// TestABodyThatDoesNotComeIsNotWaitedForForEver: what is announced with a GET, or in place of a report, holds no connection.
+func TestABodyThatDoesNotComeIsNotWaitedForForEver(t *testing.T) {
+	t.Parallel()
+	at, _ := site(t, 1, func(h *Handler, _ *http.Server) { h.Stall = 300 * time.Millisecond })
+	for name, head := range map[string]string{
+		"a GET with a length":    "GET /healthz HTTP/1.1\r\nHost: x\r\nContent-Length: 100000\r\n\r\n",
+		"a file with chunks":     "GET /files/initrd HTTP/1.1\r\nHost: x\r\nTransfer-Encoding: chunked\r\n\r\n5;",
+		"a POST to nowhere":      "POST /files/initrd HTTP/1.1\r\nHost: x\r\nContent-Length: 100000\r\n\r\nx",
+		"a HEAD with a length":   "HEAD /files/initrd HTTP/1.1\r\nHost: x\r\nContent-Length: 100000\r\n\r\n",
+		"a PUT that expects 100": "PUT /files/initrd HTTP/1.1\r\nHost: x\r\nExpect: 100-continue\r\nContent-Length: 100000\r\n\r\n",
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			c, err := net.Dial("tcp4", at)
+			if err != nil {
+				t.Fatal(err)
+			}
+			defer c.Close()
+			if _, err := io.WriteString(c, head); err != nil {
+				t.Fatal(err)
+			}
+			c.SetReadDeadline(time.Now().Add(20 * time.Second))
+			if _, err := io.Copy(io.Discard, c); err != nil {
+				t.Fatalf("the connection is still open: %v", err)
+			}
+		})
+	}
+}
+
+// TestWhatIsAskedForInPieces: a client that asks for the same over and over gets no more than the file.
+func TestWhatIsAskedForInPieces(t *testing.T) {
+	t.Parallel()
+	const size = 1000
+	at, _ := site(t, size, func(*Handler, *http.Server) {})
+	for ask, want := range map[string]struct{ status, most int }{
+		"bytes=0-99":     {206, 100},
+		"bytes=-10":      {206, 10},
+		"bytes=990-5000": {206, 10},
+		"bytes=" + strings.Repeat("0-,", 500) + "0-": {200, size},
+		"bytes=0-18446744073709551616":               {416, 100},
+		"bytes=5-1":                                  {416, 100},
+		"bytes=2000-":                                {416, 100},
+		"lines=1-2":                                  {416, 100},
+		"bytes=--1":                                  {416, 100},
+	} {
+		r, err := http.NewRequestWithContext(t.Context(), http.MethodGet, "http://"+at+"/files/initrd", nil)
+		if err != nil {
+			t.Fatal(err)
+		}
+		r.Header.Set("Range", ask)
+		a, err := http.DefaultClient.Do(r)
+		if err != nil {
+			t.Fatal(err)
+		}
+		n, err := io.Copy(io.Discard, a.Body)
+		a.Body.Close()
+		if err != nil || a.StatusCode != want.status || n > int64(want.most) || a.ContentLength != n {
+			t.Errorf("%.40s: %d, %d bytes of %d, %v; want %d and at most %d", ask, a.StatusCode, n, a.ContentLength, err, want.status, want.most)
+		}
+	}
+}
+
+// TestAHeadTooLargeIsRefused: no path, and no line of a head, takes more than its room.
+func TestAHeadTooLargeIsRefused(t *testing.T) {
+	t.Parallel()
+	at, _ := site(t, 1, func(*Handler, *http.Server) {})
+	for name, head := range map[string]string{
+		"a path":       "GET /files/" + strings.Repeat("a", 64<<10) + " HTTP/1.1\r\nHost: x\r\n\r\n",
+		"one line":     "GET /files/initrd HTTP/1.1\r\nHost: x\r\nX: " + strings.Repeat("a", 64<<10) + "\r\n\r\n",
+		"many lines":   "GET /files/initrd HTTP/1.1\r\nHost: x\r\n" + strings.Repeat("X: y\r\n", 16<<10) + "\r\n",
+		"a folded one": "GET /files/initrd HTTP/1.1\r\nHost: x\r\nX: y\r\n" + strings.Repeat(" z\r\n", 32<<10) + "\r\n",
+	} {
+		c, err := net.Dial("tcp4", at)
+		if err != nil {
+			t.Fatal(err)
+		}
+		go func() { _, _ = io.WriteString(c, head) }()
+		c.SetReadDeadline(time.Now().Add(10 * time.Second))
+		b := make([]byte, 15)
+		n, _ := io.ReadFull(c, b)
+		c.Close()
+		if got := string(b[:n]); !strings.HasPrefix(got, "HTTP/1.1 431") && !strings.HasPrefix(got, "HTTP/1.1 400") {
+			t.Errorf("%s: got %q", name, got)
+		}
 	}
 }
 

@@ -39,6 +39,7 @@ type Book struct {
 	o       Options
 	commits group[schema.Lease, error]
 	finds   group[Key, []schema.Lease]
+	lists   group[string, []schema.Lease] // by subnet: where a pool is used up, each DISCOVER looks through all of it
 
 	mu     sync.Mutex
 	offers map[macKey]offer
@@ -88,6 +89,21 @@ func NewBook(store Store, o Options) *Book {
 			answers[i] = rows // each finds its own in them
 		}
 		return answers, err
+	}
+	b.lists.call = func(ctx context.Context, subnets []string) ([][]schema.Lease, error) {
+		read := map[string][]schema.Lease{}
+		answers := make([][]schema.Lease, len(subnets))
+		for i, n := range subnets {
+			if _, ok := read[n]; !ok {
+				rows, err := store.List(ctx, n)
+				if err != nil {
+					return nil, err
+				}
+				read[n] = rows
+			}
+			answers[i] = read[n] // shared: nobody changes them
+		}
+		return answers, nil
 	}
 	return b
 }
