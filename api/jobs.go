@@ -64,10 +64,10 @@ func (s *Server) resolve(c *gin.Context, in *contract.NewJob) error {
 	}
 	in.Tenant, in.Project = t, p
 	if t == "" {
-		return schema.Invalid("tenant", "", "the tenant that the job is of: this token is of none")
+		return schema.Invalid("tenant", "", "a tenant, and a project of it (--tenant, --project): this token is of no tenant")
 	}
 	if p == "" {
-		return schema.Invalid("project", "", "the project that the job is of")
+		return schema.Invalid("project", "", "a project of tenant "+t+" (--project): this token is of no project")
 	}
 	for i, d := range in.DependsOn {
 		j, err := s.job(c.Request.Context(), c, d.Job)

@@ -199,7 +199,11 @@ else the profile image. A server that is being installed goes on with what it wa
 				return err
 			}
 			return act(a, cmd, func(c *client.Client) (contract.InstallChoice, error) {
-				return call.Do[contract.InstallChoice](c.SetInstallChoice(cmd.Context(), in))
+				x, err := call.Do[contract.InstallChoice](c.SetInstallChoice(cmd.Context(), in))
+				if err != nil {
+					return x, err
+				}
+				return x, warnOfEmptyRack(cmd, c, x)
 			}, func(x contract.InstallChoice) string {
 				return fmt.Sprintf("%s %s is installed with %s from now on.", x.Scope, in.Name, x.Profile)
 			})
@@ -208,6 +212,19 @@ else the profile image. A server that is being installed goes on with what it wa
 	of.add(cmd)
 	cmd.Flags().StringArrayVar(&values, "value", nil, "a value of the profile, NAME=VALUE; a list with commas between")
 	return cmd
+}
+
+// warnOfEmptyRack says where a choice is of a rack that has no server: it holds for those to come, or its name is misspelt.
+func warnOfEmptyRack(cmd *cobra.Command, c *client.Client, x contract.InstallChoice) error {
+	if x.Scope != schema.InstallRack {
+		return nil
+	}
+	site, rack, _ := strings.Cut(x.Name, "/")
+	l, err := call.Do[contract.ServerList](c.ListServers(cmd.Context(), &contract.ListServersParams{Site: &site, Rack: &rack, Limit: opt(1)}))
+	if err == nil && len(l.Items) == 0 {
+		fmt.Fprintf(cmd.ErrOrStderr(), "No server of the pool is in %s: it holds for those that come. If it is misspelt: gpupool install unset --rack %s\n", x.Name, x.Name)
+	}
+	return err
 }
 
 func (a *app) installUnset() *cobra.Command {
