@@ -22,6 +22,7 @@ import (
 	"gpupool/worker/agent/accelerator"
 	"gpupool/worker/agent/accelerator/amd"
 	"gpupool/worker/agent/accelerator/ascend"
+	"gpupool/worker/agent/accelerator/exporter"
 	"gpupool/worker/agent/accelerator/infiniband"
 	"gpupool/worker/agent/accelerator/intel"
 	"gpupool/worker/agent/accelerator/kmsg"
@@ -54,6 +55,7 @@ func main() {
 	disk := flag.Int64("job-disk", 0, "bytes that a job may have on this server's disk; 0 = its share, by its devices, of nine tenths of it")
 	socket := flag.String("containerd", image.Address, "containerd's socket, for jobs in container images; empty = such jobs are refused")
 	metrics := flag.String("metrics", "127.0.0.1:9401", "where the devices' metrics are shown to Prometheus, under /metrics; empty = nowhere")
+	page := flag.String("exporter", "", "page of a dcgm-exporter or AMD Device Metrics Exporter on this server, such as http://127.0.0.1:9400/metrics, for devices that the agent can't read itself; empty = none")
 	devices := flag.Bool("devices", false, "print what the readers see, once, and exit")
 	flag.Parse()
 	switch {
@@ -63,18 +65,22 @@ func main() {
 		fmt.Fprintf(os.Stderr, "unknown argument %q; see -help\n", flag.Arg(0))
 		os.Exit(exitUsage)
 	case *devices:
-		os.Exit(printDevices(readers()))
+		os.Exit(printDevices(readers(*page)))
 	default:
-		os.Exit(run(*config, *state, *apart, sandbox.Users{First: *users, Count: *count}, *disk, *socket, *metrics))
+		os.Exit(run(*config, *state, *apart, sandbox.Users{First: *users, Count: *count}, *disk, *socket, *metrics, *page))
 	}
 }
 
-func readers() []accelerator.Reader {
+func readers(page string) []accelerator.Reader {
 	boot := bootTime()
-	return []accelerator.Reader{nvidia.New(kmsg.Path, boot), amd.New("", kmsg.Path, boot), intel.New(""), ascend.New(""), kmsg.NewHost(kmsg.Path, boot), infiniband.New(""), pci.New("")}
+	list := []accelerator.Reader{nvidia.New(kmsg.Path, boot), amd.New("", kmsg.Path, boot), intel.New(""), ascend.New("")}
+	if page != "" {
+		list = append(list, exporter.New(page))
+	}
+	return append(list, kmsg.NewHost(kmsg.Path, boot), infiniband.New(""), pci.New(""))
 }
 
-func run(config, state string, apart bool, users sandbox.Users, disk int64, socket, metrics string) int {
+func run(config, state string, apart bool, users sandbox.Users, disk int64, socket, metrics, page string) int {
 	p, err := agent.ReadPhoneHome(config)
 	if err != nil {
 		fmt.Fprintln(os.Stderr, err)
@@ -82,7 +88,7 @@ func run(config, state string, apart bool, users sandbox.Users, disk int64, sock
 	}
 	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM)
 	defer stop()
-	cfg := agent.Config{PhoneHome: p, StateDir: state, Version: version, Readers: readers(), Tools: &burnin.Box{}, Suites: suites(), Disk: disk, Log: slog.New(slog.NewTextHandler(os.Stderr, nil))}
+	cfg := agent.Config{PhoneHome: p, StateDir: state, Version: version, Readers: readers(page), Tools: &burnin.Box{}, Suites: suites(), Disk: disk, Log: slog.New(slog.NewTextHandler(os.Stderr, nil))}
 	if metrics != "" {
 		// Work goes on without it: another program may have the port.
 		if cfg.Metrics, err = net.Listen("tcp", metrics); err != nil {

@@ -9,6 +9,8 @@ import (
 
 // Table is the built-in rules. An operator's changes to it are kept in the record (store.RuleChange) and laid over it.
 var Table = slices.Concat(xidRules(), []Rule{
+	{Name: "xid-seen", Kind: "xid-seen", Action: schema.ActionObserve, Mode: Enforce,
+		Why: "an exporter shows an XID, and not when it came: the kernel's log is what is acted on", Source: "dcgm-exporter: DCGM_FI_DEV_XID_ERRORS keeps the last code until the engine is started anew"},
 	{Name: "sxid-fatal", Kind: "sxid", Severity: schema.SeverityCritical, Action: schema.ActionReset, Cure: schema.CureBaseboard, Mode: Enforce,
 		Why: "a fatal error of an NVSwitch: every GPU behind it is affected", Source: "NVIDIA fabric manager user guide: SXid errors"},
 	{Name: "sxid-fatal-again", Kind: "sxid", Severity: schema.SeverityCritical, Count: 2, Within: 7 * day, Across: true, Action: schema.ActionRepair, Mode: Enforce,
