@@ -104,3 +104,17 @@ func TestAnInstantsDistanceDoesNotTurnRound(t *testing.T) {
 		t.Errorf("a second is %s", d)
 	}
 }
+
+func TestAnEventNamesATenantItsOwnJobsOnly(t *testing.T) {
+	t.Parallel()
+	const own, other, server = "job_01m8pf00000000000000000own", "job_01m8pf000000000000000other", "srv_01m8pf00000000000000server"
+	for code, want := range map[ReasonCode]string{
+		ReasonDependency: `{"code":"DEPENDENCY","clears_when":"` + other + ` has ended on ` + AServer + `, then ` + own + `"}`,
+		ReasonCapacity:   `{"code":"CAPACITY","clears_when":"` + AnotherJob + ` has ended on ` + AServer + `, then ` + own + `"}`,
+	} {
+		e := Event{Kind: EventJobReason, Job: own, Data: json.RawMessage(`{"code":"` + string(code) + `","clears_when":"` + other + ` has ended on ` + server + `, then ` + own + `"}`)}
+		if got := string(e.ForTenant().Data); got != want {
+			t.Errorf("%s reads %s, want %s", code, got, want)
+		}
+	}
+}

@@ -111,10 +111,13 @@ const (
 	AServer    = "a server"
 )
 
-// ForTenant is an event of a tenant's own as the tenant may read it: why a job waits names no other job and no server.
+// ForTenant is an event of a tenant's own as the tenant may read it: why a job waits names no job but those of its own tenant that
+// it depends on, and no server.
 func (e Event) ForTenant() Event {
 	if e.Kind == EventJobReason && len(e.Data) > 0 {
-		e.Data = json.RawMessage(WithoutNames(string(e.Data), func(job string) bool { return job == e.Job }))
+		var why struct{ Code ReasonCode }
+		depends := json.Unmarshal(e.Data, &why) == nil && (why.Code == ReasonDependency || why.Code == ReasonDependencyFailed)
+		e.Data = json.RawMessage(WithoutNames(string(e.Data), func(job string) bool { return depends || job == e.Job }))
 	}
 	return e
 }

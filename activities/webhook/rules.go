@@ -8,6 +8,7 @@ import (
 	"net/http"
 	"net/netip"
 	"net/url"
+	"strconv"
 	"time"
 
 	"code.dny.dev/ssrf"
@@ -39,6 +40,8 @@ func (r Rules) Check(address string) error {
 		return schema.Invalid("url", address, right)
 	case u.Scheme != "https" && (u.Scheme != "http" || !r.HTTP):
 		return schema.Invalid("url", address, right)
+	case u.Port() != "" && !port(u.Port()):
+		return schema.Invalid("url", address, right+", with a port from 1 to 65535")
 	case u.User != nil:
 		return schema.Invalid("url", address[:len(u.Scheme)]+"://…", right+", without a user and password in it: what is sent is signed, and a secret may stand in the path")
 	}
@@ -52,6 +55,11 @@ func (r Rules) Check(address string) error {
 		}
 	}
 	return nil
+}
+
+func port(s string) bool {
+	n, err := strconv.ParseUint(s, 10, 16)
+	return err == nil && n > 0
 }
 
 const notAllowed = "a public address; an operator can allow others with webhooks.allow_networks"

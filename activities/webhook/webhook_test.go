@@ -433,6 +433,8 @@ func TestAddressesThatAreTakenAndThoseThatAreNot(t *testing.T) {
 	}{
 		{Rules{}, "https://hooks.example.org/x?y=1", true},
 		{Rules{}, "https://hooks.example.org:8443/", true},
+		{Rules{}, "https://hooks.example.org:0/", false},
+		{Rules{}, "https://hooks.example.org:99999/", false},
 		{Rules{}, "https://93.184.215.14/", true},
 		{Rules{}, "https://[2606:2800:21f:cb07::1]/", true},
 		{Rules{}, "http://hooks.example.org/", false},

@@ -29,6 +29,7 @@ func (s *State) DryRun(in Job, now time.Time) Answer {
 	s.regroup()
 	j := s.jobs[in.ID]
 	defer func() {
+		j.plan = nil
 		s.drop(j, "")
 		s.stats.seen, spec.seen = seen, specSeen
 		s.dirty, s.cycle, s.now = dirty, cycle, when
@@ -52,10 +53,32 @@ func (s *State) DryRun(in Job, now time.Time) Answer {
 		}
 	}
 	answer := Answer{Victims: s.wouldPreempt(j)}
+	if len(answer.Victims) == 0 {
+		j.plan = s.wouldPlan(j)
+	}
 	r := s.explain(j)
 	r.Job = in.ID[1:]
 	answer.Reason = &r
 	return answer
+}
+
+// wouldPlan is the start that a cycle would plan for a job, and holds nothing for it; nil where it would plan none.
+func (s *State) wouldPlan(j *job) *plan {
+	sh := j.shape
+	if j.parked != "" || !sh.verdict.contends() || s.cfg.NoBackfill || sh.first() != j {
+		return nil
+	}
+	planned := 0
+	for _, pl := range s.plans {
+		if !pl.claim && pl.job.shape.spec.family == sh.spec.family {
+			planned++
+		}
+	}
+	if planned >= s.cfg.Reservations {
+		return nil
+	}
+	a := s.askFor(j)
+	return s.planStart(&a, far)
 }
 
 // wouldPreempt is the victims a job would have, and tells nobody.

@@ -217,6 +217,9 @@ func (sc *script) run(t *testing.T, d *datadriven.TestData) string {
 			return a["job"] + " would start " + places(got.Places) + "\n"
 		}
 		text := show(*got.Reason)
+		if _, ok := a["full"]; ok {
+			text += full(*got.Reason)
+		}
 		for _, v := range got.Victims {
 			text += fmt.Sprintf("%s would have to end by %s (%s, loses %s)\n", v.Job, clock(v.GraceUntil), v.Why, v.LostWork)
 		}
