@@ -208,7 +208,7 @@ func (a *app) run() *cobra.Command {
 	var r request
 	var rank int
 	cmd := &cobra.Command{
-		Use:   "run --spec SPEC [flags] -- COMMAND [ARG...]",
+		Use:   "run --spec SPEC [flags] -- COMMAND [ARG...] | run [flags] SCRIPT [ARG...]",
 		Short: "Run a command in the pool as if it ran here: submit, wait, show its output, exit with its code",
 		Long: `Run a command in the pool as if it ran here. While it waits, standard error says why. Its output (of one node of a gang,
 see --rank) goes to standard output. The exit code is the command's own; where it has none (cancelled, timed out,
@@ -218,6 +218,11 @@ expired, lost) it is that of the table in the reference. Ctrl-C cancels the job.
 			c, err := a.connect()
 			if err != nil {
 				return err
+			}
+			if isScript(cmd, args) {
+				if args, err = script(cmd, args); err != nil {
+					return err
+				}
 			}
 			j, err := r.submit(cmd, c, args)
 			if err != nil {

@@ -29,6 +29,7 @@ type request struct {
 	in              contract.NewJob
 	nodes, requeues int
 	env             []string
+	values          map[string]string // more of the environment, as it is
 	limit, maxQueue duration
 	grace           duration
 	notBefore       moment
@@ -39,6 +40,7 @@ type request struct {
 
 func (r *request) flags(cmd *cobra.Command) {
 	f := cmd.Flags()
+	f.SetInterspersed(false) // what stands after a script is the script's own
 	f.StringVar(&r.in.Spec, "spec", "", "standard spec that each node gets (required); see gpupool spec list")
 	f.IntVar(&r.nodes, "nodes", 1, "how many of the spec, started together")
 	f.StringVar(&r.in.Name, "name", "", "name, for people")
@@ -63,16 +65,21 @@ func (r *request) flags(cmd *cobra.Command) {
 	f.BoolVar(&r.in.Held, "hold", false, "submit held; gpupool job release lets it start")
 	f.IntVar(&r.requeues, "requeue-limit", -1, "hardware losses after which it fails; -1 = the platform's")
 	f.StringVar(&r.key, "idempotency-key", "", "text that makes a repeat of this submit answer the same job")
-	required(cmd, "spec")
 }
 
 // complete makes the request of the flags and the command.
 func (r *request) complete(command []string) (err error) {
+	if r.in.Spec == "" {
+		return usageError{fmt.Errorf("needs --spec: standard spec that each node gets; see gpupool spec list")}
+	}
 	if len(command) == 0 {
-		return usageError{fmt.Errorf("needs the command after --, such as: -- python train.py")}
+		return usageError{fmt.Errorf("needs the command after --, such as: -- python train.py; or a script, or -f with a manifest")}
 	}
 	if r.in.Env, err = environment(r.env); err != nil {
 		return err
+	}
+	if len(r.values) > 0 {
+		r.in.Env = r.values
 	}
 	r.in.Command, r.in.Nodes = command, &r.nodes
 	r.in.TimeLimitMs, r.in.MaxQueueMs, r.in.GraceMs, r.in.NotBefore = r.limit.ms, r.maxQueue.ms, r.grace.ms, r.notBefore.at
@@ -106,23 +113,39 @@ func (r *request) submit(cmd *cobra.Command, c *client.Client, command []string)
 func (a *app) jobSubmit() *cobra.Command {
 	var r request
 	var detach, dry bool
-	var indices string
+	var indices, file string
 	cmd := &cobra.Command{
-		Use:   "submit --spec SPEC [flags] -- COMMAND [ARG...]",
+		Use:   "submit --spec SPEC [flags] -- COMMAND [ARG...] | submit [flags] SCRIPT [ARG...] | submit -f FILE",
 		Short: "Submit a job, and watch until it starts",
 		Long: `Submit a job. Its id is the first line; then the wait is shown with its reasons until the job runs. Ctrl-C leaves the
 watch and not the job. With --detach, or -o json, it returns at once.
 
 With --dry-run nothing is submitted: the region's allocator says what would become of the job at this moment, where it
 would run or why it would wait. The exit code is 0 where it would start at once or once others have been stopped for it,
-and 23 where it would wait.`,
+and 23 where it would wait.
+
+A script is submitted whole: lines of it that begin with #GPUPOOL, before its first command, have flags of this verb that say
+what the job needs. The command line's own flags win. With -f the jobs stand in a manifest, one or more YAML documents
+whose fields are these flags with _ for -; they are all checked and then submitted in order.`,
 		Example: `  gpupool job submit --spec h100x8 --nodes 2 --time-limit 6h -- torchrun train.py
   gpupool job submit --spec h100x1 --detach -o json -- python eval.py
+  gpupool job submit --time-limit 2h train.sh --epochs 3
+  gpupool job submit -f jobs.yaml
   gpupool job submit --spec h100x1 --array 0-99%10 --array-name sweep -- sh -c 'python train.py --seed $GPUPOOL_ARRAY_INDEX'`,
 		RunE: func(cmd *cobra.Command, args []string) error {
 			c, err := a.connect()
 			if err != nil {
 				return err
+			}
+			switch {
+			case file != "" && len(args) > 0:
+				return usageError{fmt.Errorf("-f %s: a manifest has its jobs' commands itself", file)}
+			case file != "":
+				return a.submitManifest(cmd, c, file, r.in, detach, dry)
+			case isScript(cmd, args):
+				if args, err = script(cmd, args); err != nil {
+					return err
+				}
 			}
 			if dry && indices != "" {
 				return usageError{fmt.Errorf("--dry-run is of one job: leave --array out")}
@@ -144,14 +167,11 @@ and 23 where it would wait.`,
 			if detach {
 				return nil
 			}
-			j, err = a.followJob(cmd, c, j, func(j contract.Job) bool { return j.State == schema.JobRunning || j.State.Ended() })
-			if err != nil || !j.State.Ended() {
-				return err
-			}
-			return ended(j)
+			return a.watchStart(cmd, c, j)
 		},
 	}
 	r.flags(cmd)
+	cmd.Flags().StringVarP(&file, "file", "f", "", "manifest with the jobs, YAML; - is standard input")
 	cmd.Flags().StringVar(&indices, "array", "", "one job for each index: 0-99, or 1,3,7-9, or 0-90:10; with %N at most N run at once")
 	cmd.Flags().StringVar(&r.in.Array, "array-name", "", "the array's name, new in the project; without --array the job joins the array of this name")
 	cmd.Flags().IntVar(&r.in.ArrayLimit, "array-limit", 0, "at most so many jobs of the array run at once; 0 = no limit")
