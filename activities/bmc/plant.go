@@ -69,7 +69,13 @@ func (l Leak) level() string {
 	if l.Status == string(schemas.AbsentState) {
 		return ""
 	}
-	return orDefault(l.State, l.Health)
+	switch l.State {
+	case string(schemas.OKHealth), string(schemas.WarningHealth), string(schemas.CriticalHealth):
+		return l.State
+	case "LeakDetected": // no word of the specification's
+		return string(schemas.CriticalHealth)
+	}
+	return l.Health
 }
 
 // Leaking reports whether it says that there is liquid: a stop-and-power-off class of signal.

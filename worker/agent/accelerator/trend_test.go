@@ -232,3 +232,22 @@ func FuzzStep(f *testing.F) {
 		}
 	})
 }
+
+// BenchmarkStep is one reading of eight devices with every metric of the schema, through every rule of the agent.
+func BenchmarkStep(b *testing.B) {
+	var list []agentproto.Device
+	for i := range 8 {
+		samples := map[string]float64{}
+		for _, m := range Metrics {
+			samples[m.Name] = 1
+		}
+		list = append(list, dev(fmt.Sprint("S", i), samples))
+	}
+	var m Memory
+	at := noon
+	for b.Loop() {
+		at = at.Add(10 * time.Second)
+		m.Step("b", at, list)
+	}
+	b.ReportMetric(float64(8*len(Metrics))*float64(b.N)/b.Elapsed().Seconds(), "samples/s")
+}
