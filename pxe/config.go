@@ -143,7 +143,9 @@ func (c Config) resolve() (dhcp.Config, error) {
 		}
 	}
 	var err error
-	if d.ServerID, err = c.serverID(); err != nil {
+	if _, none := net.InterfaceByName(c.Interface); c.Interface != "" && none != nil {
+		bad("interface: %q: there is none of that name: want one of %s", c.Interface, strings.Join(interfaces(), ", "))
+	} else if d.ServerID, err = c.serverID(); err != nil {
 		errs = append(errs, err)
 	}
 	if c.Root == "" {
@@ -259,6 +261,19 @@ func interfaceIn(p netip.Prefix) string {
 		}
 	}
 	return ""
+}
+
+// interfaces are the names of this machine's.
+func interfaces() []string {
+	all, err := net.Interfaces()
+	if err != nil {
+		return []string{err.Error()}
+	}
+	var names []string
+	for _, i := range all {
+		names = append(names, i.Name)
+	}
+	return names
 }
 
 func (c Config) serverID() (netip.Addr, error) {

@@ -199,7 +199,7 @@ func rights() Check {
 func space(root string, c dhcp.Config) Check {
 	f, err := openFolder(root)
 	if err != nil {
-		return Check{"boot files", Bad, err.Error(), "deploy/pxe/boot-files.sh fills one"}
+		return Check{"boot files", Bad, err.Error(), "deploy/pxe/boot-files.sh " + root + " makes and fills it"}
 	}
 	defer f.root.Close()
 	c.Has = f.has
@@ -253,7 +253,10 @@ func others(ctx context.Context, ifname string, c dhcp.Config) Check {
 	case c.Mode != dhcp.ModeProxy && len(found) > 0:
 		return Check{name, Bad, fmt.Sprintf("%v answers on %s: machines will take whichever offer comes first", found, ifname), "stop it, or use mode proxy beside it"}
 	}
-	return Check{name, Good, fmt.Sprintf("on %s: %v", ifname, found), ""}
+	if len(found) == 0 {
+		return Check{name, Good, "none answers on " + ifname, ""}
+	}
+	return Check{name, Good, fmt.Sprintf("%v answers on %s", found, ifname), ""}
 }
 
 // offersWithin is how long a server may take: dnsmasq pings an address for three seconds before it offers it.

@@ -54,9 +54,14 @@ func TestDoctorSaysWhatIsWrongAndWhatToDo(t *testing.T) {
 		t.Errorf("an address of somebody else's: %+v", c)
 	}
 	cfg.Root = s.root + "/nowhere"
-	if c := find(pxe.Doctor(t.Context(), cfg, false), "boot files"); c.Verdict != pxe.Bad {
+	if c := find(pxe.Doctor(t.Context(), cfg, false), "boot files"); c.Verdict != pxe.Bad || !strings.Contains(c.Hint, "boot-files.sh "+cfg.Root) {
 		t.Errorf("a folder that isn't there: %+v", c)
 	}
+	cfg.Interface = "nowhere0"
+	if all := pxe.Doctor(t.Context(), cfg, false); len(all) != 1 || all[0].Verdict != pxe.Bad || !strings.Contains(all[0].Text, `interface: "nowhere0": there is none of that name: want one of`) || !strings.Contains(all[0].Text, "lo") {
+		t.Errorf("an interface that isn't there: %+v", all)
+	}
+	cfg.Interface = ""
 	cfg.Subnets[0].CIDR = "10.9.0.1/24"
 	if all := pxe.Doctor(t.Context(), cfg, false); len(all) != 1 || all[0].Verdict != pxe.Bad || !strings.Contains(all[0].Text, "want 10.9.0.0/24") {
 		t.Errorf("a configuration that can't be right: %+v", all)
