@@ -19,6 +19,10 @@ import (
 var epoch = time.Date(2026, 3, 1, 0, 0, 0, 0, time.UTC)
 
 // TestScenarios plays testdata/scenarios: a command, ----, and everything the engine says. See script for the commands.
+//
+// Faults that people reported of other schedulers are replayed in caseNN_*.txt, which says what is right. Of those that
+// no scenario can hold, 11 is TestImpossibleRequestsTouchNobody, 20 is simulate's TestConcurrentJobsAreNotMultiplied,
+// 23 (what is set aside and settled) is budget.txt, and 25 is simulate's tests of the published traces.
 func TestScenarios(t *testing.T) {
 	t.Parallel()
 	datadriven.Walk(t, "testdata/scenarios", func(t *testing.T, path string) {

@@ -58,6 +58,26 @@ func TestReplayOfASmallTraceComesOutAsByHand(t *testing.T) {
 	}
 }
 
+// TestATraceWithoutModelsRunsOnAnyPool: the column is optional, and a job without one takes what there is.
+func TestATraceWithoutModelsRunsOnAnyPool(t *testing.T) {
+	t.Parallel()
+	tr, err := ReadTrace(strings.NewReader("submit,run,accelerators\n0,100,8\n0,100,8\n"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	pool, err := ReadPool(strings.NewReader("servers: [{count: 1, model: h100, accelerators: 8}]"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	r, err := Replay(tr, pool, Policy{}, nil)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if r.Completed != 2 || r.WaitMax != 100 {
+		t.Errorf("completed %d, longest wait %g s: want 2, 100", r.Completed, r.WaitMax)
+	}
+}
+
 // TestConcurrentJobsAreNotMultiplied is case 20: usage is the sum of amount x time, never the product of sums.
 func TestConcurrentJobsAreNotMultiplied(t *testing.T) {
 	t.Parallel()

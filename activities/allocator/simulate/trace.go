@@ -209,11 +209,11 @@ func own(t *table) (*Trace, error) {
 	for i := range t.rows {
 		r := row{t: t, line: i}
 		k := int(r.count("accelerators", 1, maxAccelerators, 1))
-		model := cmp.Or(r.text("model"), "gpu")
-		name := cmp.Or(r.text("spec"), fmt.Sprintf("%s-x%d", model, k))
+		model := r.text("model") // none = any
+		name := cmp.Or(r.text("spec"), fmt.Sprintf("%s-x%d", cmp.Or(model, "gpu"), k))
 		sp := engine.Spec{Name: name, Model: model, Accelerators: k}
 		if before, ok := seen[name]; ok && (before.Model != model || before.Accelerators != k) {
-			r.fail("spec", fmt.Sprintf("the %d %s it was before, or another name", before.Accelerators, before.Model))
+			r.fail("spec", fmt.Sprintf("the %d %s it was before, or another name", before.Accelerators, cmp.Or(before.Model, "of any model")))
 		} else if !ok {
 			seen[name] = sp
 			tr.Specs = append(tr.Specs, sp)

@@ -15,6 +15,7 @@ import (
 	"go.uber.org/goleak"
 
 	"gpupool/api/testpool"
+	"gpupool/cmd/gpupool/simcli"
 	"gpupool/deploy/lab/bmc"
 	"gpupool/schema"
 	"gpupool/schema/store"
@@ -38,7 +39,7 @@ func TestMain(m *testing.M) {
 		"gpupool": func() {
 			ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt)
 			root := Root()
-			root.AddCommand(group("pxe", "Network boot", BootWatch())) // the binary has it beside the server's verb
+			root.AddCommand(group("pxe", "Network boot", BootWatch()), simcli.Command()) // the binary has them beside the servers' verbs
 			code := Execute(ctx, root)
 			stop()
 			os.Exit(code)
