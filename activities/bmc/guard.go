@@ -105,6 +105,15 @@ func (s *State) permit(revision string, now time.Time, limit time.Duration) erro
 	return nil
 }
 
+// cutOff reports whether a secret was tried, nobody knows what came of it, and it was never refused.
+func (s *State) cutOff(revision string) bool {
+	r := s.Refused[revision]
+	if s.Trying == revision && !s.TryingTill.IsZero() {
+		r.Lost++ // under way, or its process died and nobody has found that out yet
+	}
+	return r.Count > 0 && r.Count <= r.Lost
+}
+
 // proven forgets every refusal: a login succeeded.
 func (s *State) proven() {
 	s.over()

@@ -119,20 +119,34 @@ func (c *conn) login(ctx context.Context, root *resource) (Secret, error) {
 	if err != nil {
 		return "", fmt.Errorf("credential of bmc %s: %w", c.address, err)
 	}
-	first := c.loginWith(ctx, root, l)
-	if first == nil {
-		return c.tokenNow(), nil
-	}
-	if l.Pending == nil || !errors.Is(first, ErrCredential) {
-		return "", first
-	}
-	if second := c.loginWith(ctx, root, *l.Pending); second != nil {
-		if errors.Is(second, ErrCredential) {
-			return "", first
+	var refused error
+	for _, try := range c.order(ctx, l) {
+		err := c.loginWith(ctx, root, try)
+		switch {
+		case err == nil:
+			return c.tokenNow(), nil
+		case !errors.Is(err, ErrCredential):
+			return "", err
+		case refused == nil:
+			refused = err
 		}
-		return "", second
 	}
-	return c.tokenNow(), nil
+	return "", refused
+}
+
+// order is in which order the secrets of a login are tried. The pending one comes first where a try of it was cut off: then it
+// was being proven, so the BMC has most likely taken it, and the budget has no room for the old one before it.
+func (c *conn) order(ctx context.Context, l Login) []Login {
+	if l.Pending == nil {
+		return []Login{l}
+	}
+	cutOff := false
+	// Without the shared state no login is permitted either: that error is the login's.
+	_ = c.pool.shared.Update(ctx, c.address, func(s *State) error { cutOff = s.cutOff(l.Pending.revision()); return nil })
+	if cutOff {
+		return []Login{*l.Pending, l}
+	}
+	return []Login{l, *l.Pending}
 }
 
 func (c *conn) tokenNow() Secret {
@@ -383,8 +397,9 @@ func (c *Client) TryLogin(ctx context.Context, l Login) (err error) {
 	for {
 		token, uri, err := c.conn.try(ctx, root, l, true)
 		if err == nil {
+			err = c.conn.settle(ctx, (*State).proven) // before the logout: a kill in it shall not leave the try open
 			c.conn.logout(context.WithoutCancel(ctx), token, uri)
-			return c.conn.settle(ctx, func(s *State) { s.proven() })
+			return err
 		}
 		if !errors.Is(err, errTrying) {
 			return err

@@ -76,6 +76,7 @@ type gate struct {
 	hold    func(*http.Request) bool
 	after   bool // the BMC gets it, only its answer is held
 	reached chan struct{}
+	killed  chan struct{} // a server doesn't see a client's end before it has read what that sent
 	once    sync.Once
 }
 
@@ -92,7 +93,7 @@ func (g *gate) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 		g.Handler.ServeHTTP(httptest.NewRecorder(), r.WithContext(context.WithoutCancel(r.Context())))
 	}
 	close(g.reached)
-	<-r.Context().Done()
+	<-g.killed
 }
 
 // Case 8: the process is killed (SIGKILL) at each step of a rotation. The next one is let in, with one refused login at most
@@ -143,9 +144,11 @@ func TestAProcessThatIsKilledInARotationLocksNobodyOut(t *testing.T) {
 			if err != nil {
 				t.Fatal(err)
 			}
-			g := &gate{Handler: httputil.NewSingleHostReverseProxy(to), hold: at.hold(), after: at.after, reached: make(chan struct{})}
+			g := &gate{Handler: httputil.NewSingleHostReverseProxy(to), hold: at.hold(), after: at.after, reached: make(chan struct{}), killed: make(chan struct{})}
 			front := httptest.NewServer(g)
-			defer front.Close()
+			t.Cleanup(front.Close)
+			release := sync.OnceFunc(func() { close(g.killed) })
+			t.Cleanup(release)
 
 			file := filepath.Join(t.TempDir(), "record.db")
 			keys, err := killRing()
@@ -183,6 +186,7 @@ func TestAProcessThatIsKilledInARotationLocksNobodyOut(t *testing.T) {
 				t.Fatal(err)
 			}
 			<-ended
+			release()
 			if _, now := machine.Credential(); (now != "first-password") != at.set {
 				t.Fatalf("the BMC has the new password: %v, want %v", now != "first-password", at.set)
 			}
