@@ -32,8 +32,10 @@ func (c *connector) keepNodes(ctx context.Context, work []store.ClusterWork, ser
 	}
 	for _, n := range servers {
 		node, there := view.Nodes[n.Server.Name]
+		leaves := n.Server.Phase == schema.PhaseRetiring // once it has left it is not brought back
 		keep := store.Keep{Accelerators: c.taken(n, foreign[n.Server.Name], ours)}
 		switch {
+		case !there && leaves:
 		case !there:
 			keep.Server, keep.Drift = "it is no node of its cluster "+c.name, schema.DriftMissing
 			c.join(ctx, n.Server.Name)
@@ -46,7 +48,7 @@ func (c *connector) keepNodes(ctx context.Context, work []store.ClusterWork, ser
 		if there && node.Ready {
 			delete(c.unready, n.Server.Name)
 		}
-		if there && !node.Joined {
+		if there && !node.Joined && !leaves {
 			c.join(ctx, n.Server.Name)
 		}
 		if err := c.cordon(ctx, n, keep); err != nil {

@@ -202,6 +202,22 @@ func TestJobsOnARealKubernetes(t *testing.T) {
 		}
 		p.Sums(j)
 	})
+	t.Run("a node that has left is none, which shows", func(t *testing.T) {
+		b, err := open(c)(t.Context())
+		if err != nil {
+			t.Fatal(err)
+		}
+		defer b.Close()
+		for range 2 { // again is no error
+			if err := b.Leave(t.Context(), "k2"); err != nil {
+				t.Fatal(err)
+			}
+		}
+		p.Await("it is told", func() bool { return p.Drifts(schema.DriftMissing) > 0 })
+		p.Await("no job comes to it", func() bool {
+			return strings.Contains(p.Cordon("k2", schema.CordonCluster), "it is no node of its cluster prod")
+		})
+	})
 }
 
 func jobs(t *testing.T, c *kubetest.Cluster) []string {

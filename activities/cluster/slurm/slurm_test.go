@@ -41,12 +41,12 @@ func TestJobsOnARealSlurm(t *testing.T) {
 		t.Run(way, func(t *testing.T) {
 			p := clustertest.New(t, "pool", schema.ClusterSlurm, []string{"h1", "h2"}, 8)
 			p.Connect(open(cfg), quick)
-			cases(t, p, c)
+			cases(t, p, c, cfg)
 		})
 	}
 }
 
-func cases(t *testing.T, p *clustertest.Pool, c *slurmtest.Cluster) {
+func cases(t *testing.T, p *clustertest.Pool, c *slurmtest.Cluster, cfg slurm.Config) {
 	t.Run("a job runs, its output and exit code come back", func(t *testing.T) {
 		j := p.Submit("x2", 1, `echo "$GREETING $GPUPOOL_RANK of $GPUPOOL_NODES on $CUDA_VISIBLE_DEVICES"; exit 7`, func(n *store.NewJob) { n.Env = map[string]string{"GREETING": "it's 'me'"} })
 		j = p.AwaitState(j.ID, schema.JobFailed)
@@ -181,6 +181,28 @@ func cases(t *testing.T, p *clustertest.Pool, c *slurmtest.Cluster) {
 		}
 		p.Await("it is a node like others", func() bool {
 			return !strings.Contains(c.Must("sinfo", "--noheader", "--nodes=h2", "--Format=statecomplete"), "drain")
+		})
+	})
+	t.Run("a node that has left is none, which shows, and one of the pool is brought back", func(t *testing.T) {
+		b, err := open(cfg)(t.Context())
+		if err != nil {
+			t.Fatal(err)
+		}
+		defer b.Close()
+		before := p.Drifts(schema.DriftMissing)
+		if err := b.Leave(t.Context(), "h2"); err != nil {
+			t.Fatal(err)
+		}
+		v, err := b.Observe(t.Context(), nil)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if _, there := v.Nodes["h2"]; there {
+			t.Errorf("it is still a node: %+v", v.Nodes["h2"])
+		}
+		p.Await("it is told", func() bool { return p.Drifts(schema.DriftMissing) > before })
+		p.Await("it is back", func() bool {
+			return p.Cordon("h2", schema.CordonCluster) == "" && !strings.Contains(c.Must("scontrol", "show", "node", "h2"), "FUTURE")
 		})
 	})
 	t.Run("a run that is there twice is ended but for one, which never shares its accelerators", func(t *testing.T) {
