@@ -258,7 +258,7 @@ func (o *onboarding) diagnose(ctx workflow.Context, armed install.Armed) (schema
 	var f schema.StepFailure
 	core := atCore(ctx, time.Second)
 	err := workflow.ExecuteActivity(core, record.DiagnoseBoot, install.DiagnoseInput{Server: o.plan.Server, Attempt: o.plan.Attempt, Since: armed.At, Waited: o.plan.Timing.PhoneHome,
-		Power: string(look.Power), Progress: look.Progress, Health: look.Health, Override: look.Override, BMCError: look.Error}).Get(core, &f)
+		Power: string(look.Power), Progress: look.Progress, Health: look.Health, Override: look.Override, BMCError: look.Error, Console: look.Console}).Get(core, &f)
 	return failed(f), err
 }
 

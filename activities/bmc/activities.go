@@ -282,6 +282,7 @@ type Look struct {
 	Health   string     `json:"health,omitempty"`   // Redfish Status.Health of the system
 	Override string     `json:"override,omitempty"` // the boot override that still stands
 	Error    string     `json:"error,omitempty"`    // why the BMC could not be asked
+	Console  string     `json:"console,omitempty"`  // the last lines of what the BMC kept of the serial console
 }
 
 // LookAtServer reads it. An unreachable BMC is an answer here, not an error: the diagnosis goes on without it.
@@ -297,6 +298,12 @@ func (a *Activities) LookAtServer(ctx context.Context, server string) (Look, err
 		}
 		if err != nil {
 			look = Look{Power: PowerUnknown, Error: err.Error()}
+		}
+		if redfish, ok := c.(*Client); ok && err == nil {
+			// A console that can't be read takes nothing from the rest.
+			if kept, _, err := redfish.keptConsole(ctx); err == nil {
+				look.Console = lastLines(kept.Text)
+			}
 		}
 		return look, nil
 	})

@@ -9,6 +9,7 @@ import (
 	"strings"
 	"sync"
 	"time"
+	"unicode"
 
 	ipmi "github.com/bougou/go-ipmi/pkg/client"
 	"github.com/bougou/go-ipmi/pkg/command/transport"
@@ -61,23 +62,8 @@ var hostLog = regexp.MustCompile(`(?i)/hostlogger$`)
 // Console reads what the BMC kept of the serial console, or where it keeps none and speaks IPMI, listens for d.
 func (c *Client) Console(ctx context.Context, d time.Duration) (_ Console, err error) {
 	defer c.conn.named("read console of", &err)
-	services, err := c.LogServices(ctx)
-	if err != nil {
-		return Console{}, err
-	}
-	for _, s := range services {
-		if !hostLog.MatchString(s) {
-			continue
-		}
-		list, _, err := c.LogEntries(ctx, s, nil)
-		if err != nil {
-			return Console{}, err
-		}
-		out := &tail{}
-		for _, e := range list {
-			_, _ = out.Write([]byte(e.Message + "\n")) // never fails
-		}
-		return Console{Text: out.text(), Via: "log"}, nil
+	if kept, ok, err := c.keptConsole(ctx); ok || err != nil {
+		return kept, err
 	}
 	h, err := c.find(ctx)
 	if err != nil {
@@ -110,6 +96,58 @@ func (c *Client) Console(ctx context.Context, d time.Duration) (_ Console, err e
 	}
 	return Console{}, &Error{Kind: ErrUnsupported, Address: c.conn.address, Detail: "it keeps no log of the console and has IPMI switched off",
 		Hint: "switch IPMI over LAN on at the BMC, or read its console by SSH"}
+}
+
+// keptConsole reads what the BMC kept of the serial console, where it does. It disturbs nobody who has the console open.
+func (c *Client) keptConsole(ctx context.Context) (_ Console, ok bool, err error) {
+	services, err := c.LogServices(ctx)
+	if err != nil {
+		return Console{}, false, err
+	}
+	for _, s := range services {
+		if !hostLog.MatchString(s) {
+			continue
+		}
+		list, _, err := c.LogEntries(ctx, s, nil)
+		if err != nil {
+			return Console{}, false, err
+		}
+		out := &tail{}
+		for _, e := range list {
+			_, _ = out.Write([]byte(e.Message + "\n")) // never fails
+		}
+		return Console{Text: out.text(), Via: "log"}, true, nil
+	}
+	return Console{}, false, nil
+}
+
+// Bounds of the lines that a diagnosis shows.
+const (
+	shownLines = 6
+	shownBytes = 160 // of a line
+)
+
+var (
+	terminal  = regexp.MustCompile(`\x1b\[[0-9;?=]*[A-Za-z]`) // what moves a cursor or colours (ECMA-48)
+	bootToken = regexp.MustCompile(`/b/[A-Za-z0-9_-]{16,}`)  // in the address of an attempt's documents, which kernels print
+)
+
+// lastLines is the end of a console for people: without what is not text, and without boot tokens.
+func lastLines(text string) string {
+	text = bootToken.ReplaceAllString(terminal.ReplaceAllString(text, ""), "/b/***")
+	var lines []string
+	for line := range strings.FieldsFuncSeq(text, func(r rune) bool { return r == '\n' || r == '\r' }) {
+		line = strings.Map(func(r rune) rune {
+			if !unicode.IsPrint(r) {
+				return -1
+			}
+			return r
+		}, line)
+		if line = strings.TrimSpace(line); line != "" {
+			lines = append(lines, line[:min(len(line), shownBytes)])
+		}
+	}
+	return strings.ToValidUTF8(strings.Join(lines[max(0, len(lines)-shownLines):], " | "), "")
 }
 
 // tail keeps the last consoleBytes of what is written. Safe for concurrent use.

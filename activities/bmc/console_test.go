@@ -105,3 +105,32 @@ func ipmiOn(t *testing.T, s *lab.Server, port int) {
 		t.Fatal(err)
 	}
 }
+
+// What a BMC keeps of the console is read as it is, on the host system and no other.
+func TestAConsoleThatTheBMCKeepsIsRead(t *testing.T) {
+	t.Parallel()
+	profile, err := lab.ByName(lab.SupermicroHGX)
+	if err != nil {
+		t.Fatal(err)
+	}
+	for kept, want := range map[bool]string{true: "POST\nBdsDxe: failed to load\n", false: ""} {
+		var with []lab.Option
+		if kept {
+			with = append(with, lab.WithHostLogger())
+		}
+		s := lab.New(profile, lab.Hooks{}, with...)
+		if err := s.Start(); err != nil {
+			t.Fatal(err)
+		}
+		t.Cleanup(func() { _ = s.Close() })
+		if kept {
+			if err := s.ReplaceLog(s.HostLogger(), []string{"POST", "BdsDxe: failed to load"}); err != nil {
+				t.Fatal(err)
+			}
+		}
+		got, err := client(t, pool(t, bmc.Config{Timing: quick}), s.URL(), bmc.Static("admin", "gpupool-lab")).Console(t.Context(), 50*time.Millisecond)
+		if got.Text != want || kept != (err == nil && got.Via == "log") {
+			t.Errorf("kept %v: via %q, %q, %v", kept, got.Via, got.Text, err)
+		}
+	}
+}

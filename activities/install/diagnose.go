@@ -23,6 +23,7 @@ type DiagnoseInput struct {
 	Health   string         `json:"health,omitempty"`
 	Override string         `json:"override,omitempty"`
 	BMCError string         `json:"bmc_error,omitempty"`
+	Console  string         `json:"console,omitempty"` // its last lines, where the BMC keeps them
 }
 
 // DiagnoseBoot says in words how far the boot came, what was not proven, and what to do.
@@ -180,6 +181,9 @@ func diagnose(in DiagnoseInput, events []schema.Event) schema.StepFailure {
 	}
 	if in.BMCError == "" {
 		fmt.Fprintf(&b, "Now: power %s%s%s. ", orUnknown(in.Power), worded(", boot progress ", in.Progress), worded(", health ", in.Health))
+	}
+	if in.Console != "" {
+		fmt.Fprintf(&b, "The console said last: %s. ", in.Console)
 	}
 	f.Text = b.String() + "To do: " + do
 	if !strings.HasSuffix(do, "?") {

@@ -25,6 +25,7 @@ func TestADiagnosisSaysWhatWasProvenWhatWasNotAndWhatToDo(t *testing.T) {
 	}{
 		"no sign of a boot, power on":    {on, nil, schema.FailNoBoot, []string{"no DHCP message", "MAC that was enrolled", "power on"}},
 		"the override still stands":      {DiagnoseInput{Power: "on", Override: "Pxe Once", Progress: "MemoryInitializationStarted"}, nil, schema.FailNoBoot, []string{"POST", "MemoryInitializationStarted", "Pxe Once"}},
+		"the console was kept":           {DiagnoseInput{Power: "on", Console: "Access Denied | Start PXE over IPv4"}, []ev{discover, ack, tftp}, schema.FailInstall, []string{"The console said last: Access Denied | Start PXE over IPv4."}},
 		"the power went off":             {DiagnoseInput{Power: "off"}, nil, schema.FailPower, []string{"power is off"}},
 		"the BMC does not answer":        {DiagnoseInput{Power: "unknown", BMCError: "no route"}, nil, schema.FailBMC, []string{"no route"}},
 		"asked for an address":           {on, []ev{discover}, schema.FailNoBoot, []string{"0c:42:a1:00:00:01", "another DHCP server"}},

@@ -112,7 +112,7 @@ func New(cfg Config) (*Machine, error) {
 		id.GPUs = append(id.GPUs, bmc.GPU{Serial: fmt.Sprintf("%s-GPU%d", cfg.Serial, i), Health: "OK", State: "Enabled"})
 	}
 	m.bmc = bmc.New(p, bmc.Hooks{PowerOn: m.powerOn, PowerOff: func(bool) { m.powerOff() }, Shutdown: m.shutdown},
-		bmc.WithIdentity(id), bmc.WithCredential(cfg.User, cfg.Password), bmc.WithPower(false), bmc.WithLogCap(1000))
+		bmc.WithIdentity(id), bmc.WithCredential(cfg.User, cfg.Password), bmc.WithPower(false), bmc.WithLogCap(1000), bmc.WithHostLogger())
 	cert, err := bmc.SelfSigned()
 	if err != nil {
 		return nil, err
@@ -120,13 +120,31 @@ func New(cfg Config) (*Machine, error) {
 	if m.ln, err = net.Listen("tcp", cfg.BMC); err != nil {
 		return nil, fmt.Errorf("%s: its BMC's address: %w", cfg.Name, err)
 	}
-	m.web = &http.Server{Handler: m.bmc, ReadHeaderTimeout: 10 * time.Second, ErrorLog: slog.NewLogLogger(slog.DiscardHandler, 0)}
+	m.web = &http.Server{Handler: http.HandlerFunc(m.serve), ReadHeaderTimeout: 10 * time.Second, ErrorLog: slog.NewLogLogger(slog.DiscardHandler, 0)}
 	m.wg.Go(func() {
 		if err := m.web.Serve(tls.NewListener(m.ln, cert)); !errors.Is(err, http.ErrServerClosed) {
 			cfg.Log.Error("BMC", "vm", cfg.Name, "err", err)
 		}
 	})
 	return m, nil
+}
+
+// keptLines is what the BMC keeps of the console, in lines.
+const keptLines = 200
+
+// serve is the BMC, which reads what the console has said when it is asked for that.
+func (m *Machine) serve(w http.ResponseWriter, r *http.Request) {
+	if strings.HasPrefix(r.URL.Path, m.bmc.HostLogger()) {
+		text, err := m.Console(32 << 10)
+		if err == nil {
+			lines := strings.FieldsFunc(text, func(c rune) bool { return c == '\n' || c == '\r' })
+			err = m.bmc.ReplaceLog(m.bmc.HostLogger(), lines[max(0, len(lines)-keptLines):])
+		}
+		if err != nil && !errors.Is(err, os.ErrNotExist) {
+			m.cfg.Log.Error("console", "vm", m.cfg.Name, "err", err)
+		}
+	}
+	m.bmc.ServeHTTP(w, r)
 }
 
 func orDefault[T comparable](v *T, d T) {

@@ -27,28 +27,29 @@ type Server struct {
 	sysPath string
 	setPath string // settings resource that takes the boot override, "" when there is none
 
-	mu       sync.Mutex
-	user     string
-	password string
-	mustSet  bool // PasswordChangeRequired
-	docs     map[string]Doc
-	etags    map[string]int
-	power    power
-	sessions map[string]*session
-	nextID   int
-	login    loginGuard
-	faults   []*faultRule
-	log      []Request
-	logCap   int
-	acCycles int // losses of all power
-	served   int // requests, those that the log forgot included
-	busy     int
-	quirks   Quirks
-	clockOff time.Duration // of the BMC's clock
-	tasks    map[string]*task
-	hearers  map[chan []byte]bool // of the event stream
-	pushes   map[string]bool      // subscriptions made here, by path
-	bmcDown  time.Time            // Manager.Reset: 503 until then
+	mu         sync.Mutex
+	user       string
+	password   string
+	mustSet    bool // PasswordChangeRequired
+	docs       map[string]Doc
+	etags      map[string]int
+	power      power
+	sessions   map[string]*session
+	nextID     int
+	login      loginGuard
+	faults     []*faultRule
+	log        []Request
+	logCap     int
+	hostLogger bool // the system has a log of its console
+	acCycles   int  // losses of all power
+	served     int  // requests, those that the log forgot included
+	busy       int
+	quirks     Quirks
+	clockOff   time.Duration // of the BMC's clock
+	tasks      map[string]*task
+	hearers    map[chan []byte]bool // of the event stream
+	pushes     map[string]bool      // subscriptions made here, by path
+	bmcDown    time.Time            // Manager.Reset: 503 until then
 
 	queue   []func()
 	running bool
@@ -90,6 +91,9 @@ func WithPasswordChangeRequired() Option { return func(s *Server) { s.mustSet = 
 // WithLogCap bounds the request log; the oldest entries go first. The default is 10,000.
 func WithLogCap(n int) Option { return func(s *Server) { s.logCap = n } }
 
+// WithHostLogger gives the host system a log of its serial console, as OpenBMC has one; see [Server.HostLogger].
+func WithHostLogger() Option { return func(s *Server) { s.hostLogger = true } }
+
 // New makes a BMC. It serves nothing until [Server.Start], and is an [http.Handler] without it.
 func New(p Profile, h Hooks, opts ...Option) *Server {
 	s := &Server{
@@ -111,6 +115,9 @@ func New(p Profile, h Hooks, opts ...Option) *Server {
 		}
 	}
 	s.applyIdentity()
+	if s.hostLogger {
+		s.addHostLogger()
+	}
 	return s
 }
 
