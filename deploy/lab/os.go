@@ -84,6 +84,7 @@ func (m *machine) runAgent(ctx context.Context, p agent.PhoneHome, boot string, 
 		}
 	}()
 	err = agent.New(agent.Config{
+		Settle:    2 * time.Second, // its drivers come up with its system
 		PhoneHome: p, StateDir: filepath.Join(m.dir, "disk", "agent"), Version: "lab",
 		Readers: []accelerator.Reader{set}, BurnIn: set, Suites: m.lab.suites(), HTTP: h, Table: m.lab.table, Now: m.lab.cfg.Now, Log: m.log, Play: play,
 		Runtime: func(context.Context) (string, error) { return runtimeVersion, nil },

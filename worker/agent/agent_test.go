@@ -113,7 +113,7 @@ func (r *reader) Watch(ctx context.Context, emit func(accelerator.Sign)) error {
 
 func config(p agent.PhoneHome, dir string) agent.Config {
 	return agent.Config{
-		PhoneHome: p, StateDir: filepath.Join(dir, "state"), Version: "test", PollWait: 2 * time.Second,
+		PhoneHome: p, StateDir: filepath.Join(dir, "state"), Version: "test", PollWait: 2 * time.Second, Settle: -1,
 		Progress: 50 * time.Millisecond, Grace: 2 * time.Second, RetryMin: 10 * time.Millisecond, RetryMax: 100 * time.Millisecond,
 		Log:     slog.New(slog.DiscardHandler),
 		Runtime: func(context.Context) (string, error) { return "containerd 2.1.4", nil },

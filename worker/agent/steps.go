@@ -70,7 +70,7 @@ func (t *tasks) setUp(ctx context.Context, id string, payload json.RawMessage, p
 			}
 		}
 	}
-	said, err := proof(ctx, s)
+	said, err := t.settled(ctx, s, proof)
 	if err != nil {
 		return result(), "", err
 	}
@@ -79,6 +79,20 @@ func (t *tasks) setUp(ctx context.Context, id string, payload json.RawMessage, p
 		text = fmt.Sprintf("%s; setup %s, %d steps", said, s.Profile, n)
 	}
 	return agentproto.SetupResult{Profile: s.Profile, Steps: p.Done, Proof: said}, text, nil
+}
+
+// settled asks for the proof until it is had: drivers come up after the system, and the first readings of eight devices take
+// their time.
+func (t *tasks) settled(ctx context.Context, s agentproto.Setup, proof func(context.Context, agentproto.Setup) (string, error)) (string, error) {
+	for end := time.Now().Add(t.cfg.Settle); ; {
+		said, err := proof(ctx, s)
+		if err == nil || !time.Now().Before(end) {
+			return said, err
+		}
+		if perr := pause(ctx, time.Second); perr != nil {
+			return "", perr
+		}
+	}
 }
 
 // step runs one command, unless another says that there is nothing to do.

@@ -7,6 +7,7 @@ import (
 	"path/filepath"
 	"strings"
 	"testing"
+	"time"
 
 	"gpupool/schema"
 	"gpupool/schema/agentproto"
@@ -129,5 +130,19 @@ func TestARuntimeIsProvenByAContainer(t *testing.T) {
 	}
 	if left, err := os.ReadDir(dir); err != nil || len(left) != 0 {
 		t.Errorf("%d files are left (%v)", len(left), err)
+	}
+}
+
+// TestADriverThatComesUpLateIsWaitedFor: after a restart devices answer one after the other.
+func TestADriverThatComesUpLateIsWaitedFor(t *testing.T) {
+	w := newWorld(t, func(c *agent.Config) { c.Settle = 20 * time.Second })
+	w.reader.change(func(d []agentproto.Device) []agentproto.Device { d[3].Error = "no answer yet"; return d })
+	w.start()
+	up := filepath.Join(t.TempDir(), "up")
+	w.api.Give(w.server, agenttest.Look("drv", schema.TaskDrivers, agentproto.Setup{Profile: "own/1", Vendor: "nvidia", Steps: []agentproto.SetupStep{{Name: "driver", Run: "touch " + up}}}))
+	w.until("the step is done", func() bool { _, err := os.Stat(up); return err == nil })
+	w.reader.change(func(d []agentproto.Device) []agentproto.Device { d[3].Error = ""; return d })
+	if end := w.end("drv"); end.State != schema.TaskDone || !strings.Contains(end.Text, "8 devices answer") {
+		t.Errorf("it ended as %s: %s", end.State, end.Text)
 	}
 }

@@ -20,32 +20,46 @@ import (
 
 func (a *app) serverOnboard() *cobra.Command {
 	var all, detach bool
-	var profile string
+	var profile, rack, maxFailed string
+	var atOnce int
 	cmd := &cobra.Command{
-		Use:   "onboard NAME... | onboard --all",
+		Use:   "onboard NAME... | onboard --all | onboard --rack SITE/RACK",
 		Short: "Install, prove and register servers; watch them until they are available or stop",
 		Long: `Start onboarding and watch its steps. Each server is identified through its BMC, inspected, installed over the network,
 given drivers and a container runtime, burnt in, and registered. What is on its disks is lost.
 
 The watch ends when every server is available (exit code 0) or has stopped with a failure (20). Leaving the watch with
-Ctrl-C stops nothing: gpupool server watch comes back to it.`,
+Ctrl-C stops nothing: gpupool server watch comes back to it. With --at-once the next server begins when one is done, so
+those that have not begun when the watch is left stay enrolled. Once more than --max-failed of all have stopped, no
+further one begins.`,
 		Example: `  gpupool server onboard r12s03
+  gpupool server onboard --rack ams1/r12 --at-once 4 --max-failed 10%
   gpupool server onboard --all --detach`,
 		RunE: func(cmd *cobra.Command, args []string) error {
-			if all == (len(args) > 0) {
-				return usageError{fmt.Errorf("takes either NAMEs, or --all for all that are enrolled")}
+			some := all || rack != ""
+			if some == (len(args) > 0) || all && rack != "" {
+				return usageError{fmt.Errorf("takes either NAMEs, or --all for all that are enrolled, or --rack for those of a rack")}
+			}
+			b, err := newBatch(atOnce, maxFailed)
+			if err != nil {
+				return usageError{err}
+			}
+			if b.inTurn() && (detach || a.json()) {
+				return usageError{fmt.Errorf("--at-once and --max-failed need the watch: they go with neither --detach nor JSON")}
 			}
 			c, err := a.connect()
 			if err != nil {
 				return err
 			}
-			if all {
+			if some {
 				enrolled, err := listServers(cmd.Context(), c, schema.PhaseEnrolled)
 				if err != nil {
 					return err
 				}
 				for _, s := range enrolled {
-					args = append(args, s.Name)
+					if all || s.Site+"/"+s.Rack == rack {
+						args = append(args, s.Name)
+					}
 				}
 				if len(args) == 0 {
 					return a.said(cmd, contract.ServerList{Items: []contract.Server{}}, "No server is enrolled and waits to be onboarded.")
@@ -57,14 +71,14 @@ Ctrl-C stops nothing: gpupool server watch comes back to it.`,
 			}
 			started := contract.ServerList{Items: []contract.Server{}}
 			var refused error // the last one; each is said as it comes
-			for _, name := range args {
+			begin := func(name string) error {
 				before, err := call.Do[contract.Server](c.GetServer(cmd.Context(), name, &contract.GetServerParams{}))
 				if err == nil {
 					var s contract.Server
 					if s, err = call.Do[contract.Server](c.OnboardServer(cmd.Context(), name, contract.OnboardOptions{Profile: profile})); err == nil {
 						started.Items = append(started.Items, s)
 						w.follow(before, true, 0)
-						continue
+						return nil
 					}
 				}
 				if len(args) == 1 || schema.Is(err, schema.CodeUnauthenticated) || schema.Is(err, schema.CodeForbidden) {
@@ -73,6 +87,17 @@ Ctrl-C stops nothing: gpupool server watch comes back to it.`,
 				refused = err
 				fmt.Fprintf(cmd.ErrOrStderr(), "%s is not onboarded:\n", name)
 				printError(cmd.ErrOrStderr(), err)
+				return nil
+			}
+			b.waiting, b.all = args, len(args)
+			if b.inTurn() {
+				w.batch, w.begin = b, begin
+				return cmp.Or(w.run(), refused)
+			}
+			for _, name := range args {
+				if err := begin(name); err != nil {
+					return err
+				}
 			}
 			switch {
 			case a.json():
@@ -86,6 +111,9 @@ Ctrl-C stops nothing: gpupool server watch comes back to it.`,
 		},
 	}
 	cmd.Flags().BoolVar(&all, "all", false, "all servers that are enrolled")
+	cmd.Flags().StringVar(&rack, "rack", "", "all servers of a rack that are enrolled, as SITE/RACK")
+	cmd.Flags().IntVar(&atOnce, "at-once", 0, "onboard so many at a time; 0 = all")
+	cmd.Flags().StringVar(&maxFailed, "max-failed", "", "begin no more once more than this share of all has stopped, as 10%; nothing = whatever happens")
 	cmd.Flags().BoolVar(&detach, "detach", false, "start it and return at once")
 	cmd.Flags().StringVar(&profile, "install-profile", "", "install profile, instead of the server's own")
 	return cmd
@@ -250,6 +278,9 @@ type watch struct {
 	screen   *screen
 	cursor   int64
 	followed []*followed
+
+	batch *batch             // servers that have not begun; nil = all have
+	begin func(string) error // begins one of them and follows it
 }
 
 type followed struct {
@@ -280,6 +311,9 @@ func (w *watch) run() error {
 					return err
 				}
 			}
+		}
+		if err := w.more(); err != nil {
+			return err
 		}
 		w.draw()
 		if !slices.ContainsFunc(w.followed, func(f *followed) bool { return !f.over }) {
@@ -314,6 +348,32 @@ func (w *watch) read(f *followed) error {
 	stopped := s.Failure != nil && (f.stale.IsZero() || lastFailure(f.steps) > f.stale)
 	f.over = stopped || s.Phase != schema.PhaseOnboarding
 	return nil
+}
+
+// more begins those servers of the batch whose turn it is.
+func (w *watch) more() error {
+	if w.batch == nil {
+		return nil
+	}
+	for { // one that was refused leaves its turn to the next
+		running, stopped := 0, 0
+		for _, f := range w.followed {
+			if !f.over {
+				running++
+			} else if f.server.Phase != schema.PhaseAvailable {
+				stopped++
+			}
+		}
+		turn := w.batch.next(running, stopped)
+		if len(turn) == 0 {
+			return nil
+		}
+		for _, name := range turn {
+			if err := w.begin(name); err != nil {
+				return err
+			}
+		}
+	}
 }
 
 // lastFailure is when the newest failed step ended; 0 where none has.
@@ -393,6 +453,9 @@ func (w *watch) end() error {
 		}
 	}
 	fmt.Fprintf(out, "\n%d of %s available.\n", arrived, words.Count(len(w.followed), "server"))
+	if w.batch != nil && len(w.batch.waiting) > 0 {
+		fmt.Fprintf(out, "%s not begun: more than %d%% of %d have stopped. Not begun: %s\n", words.Count(len(w.batch.waiting), "server"), w.batch.percent, w.batch.all, strings.Join(w.batch.waiting, " "))
+	}
 	if stopped > 0 {
 		return &exitError{code: ExitStopped}
 	}
