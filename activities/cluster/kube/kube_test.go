@@ -116,6 +116,9 @@ func TestJobsOnARealKubernetes(t *testing.T) {
 			t.Fatal(err)
 		}
 		p.Await("six are kept", func() bool { return slices.Equal(p.Kept("k1"), []int{2, 3, 4, 5, 6, 7}) })
+		if p.Drifts(schema.DriftForeign) == 0 {
+			t.Error("nobody was told of somebody's pod")
+		}
 		j := p.Submit("xall", 1, `true`, nil)
 		p.AwaitState(j.ID, schema.JobCompleted)
 		got, err := c.API.CoreV1().Pods("default").Get(t.Context(), "notebook", meta.GetOptions{})
@@ -130,6 +133,9 @@ func TestJobsOnARealKubernetes(t *testing.T) {
 	t.Run("kubectl cordon is a cordon in the pool", func(t *testing.T) {
 		cordon(t, c, "k2", true)
 		p.Await("it is cordoned", func() bool { return p.Cordon("k2", schema.CordonCluster) != "" })
+		if p.Drifts(schema.DriftDrained) == 0 {
+			t.Error("nobody was told of the cordon")
+		}
 		cordon(t, c, "k2", false)
 		p.Await("it is not any more", func() bool { return p.Cordon("k2", schema.CordonCluster) == "" })
 	})
@@ -144,6 +150,9 @@ func TestJobsOnARealKubernetes(t *testing.T) {
 		p.Await("it is cordoned", unschedulable)
 		cordon(t, c, "k2", false)
 		p.Await("it is cordoned again", unschedulable)
+		if p.Drifts(schema.DriftUndrained) == 0 {
+			t.Error("nobody was told that it was lifted")
+		}
 		if why := p.Cordon("k2", schema.CordonCluster); why != "" {
 			t.Errorf("our own cordon came back: %s", why)
 		}

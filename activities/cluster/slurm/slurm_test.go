@@ -148,6 +148,9 @@ func cases(t *testing.T, p *clustertest.Pool, c *slurmtest.Cluster, cfg slurm.Co
 		if runs, err := p.DB.ClusterRuns(t.Context(), j.ID); err != nil || len(runs) != 1 {
 			t.Errorf("runs %v (%v)", runs, err)
 		}
+		if p.Drifts(schema.DriftForeign) == 0 {
+			t.Error("nobody was told of somebody's job")
+		}
 		if out := c.Must("squeue", "--noheader", "--jobs="+id, "--format=%T"); out != "RUNNING" {
 			t.Errorf("somebody's job is %s", out)
 		}
@@ -157,6 +160,9 @@ func cases(t *testing.T, p *clustertest.Pool, c *slurmtest.Cluster, cfg slurm.Co
 	t.Run("a drain in Slurm is a cordon in the pool", func(t *testing.T) {
 		c.Must("scontrol", "update", "nodename=h2", "state=drain", "reason=bad cable")
 		p.Await("it is cordoned", func() bool { return strings.Contains(p.Cordon("h2", schema.CordonCluster), "bad cable") })
+		if p.Drifts(schema.DriftDrained) == 0 {
+			t.Error("nobody was told of the drain")
+		}
 		c.Must("scontrol", "update", "nodename=h2", "state=resume")
 		p.Await("it is not any more", func() bool { return p.Cordon("h2", schema.CordonCluster) == "" })
 	})
@@ -212,6 +218,9 @@ func cases(t *testing.T, p *clustertest.Pool, c *slurmtest.Cluster, cfg slurm.Co
 		p.Await("the second is ended", func() bool {
 			return !strings.Contains(c.Must("squeue", "--noheader", "--states=PD,R,CG", "--format=%i"), again)
 		})
+		if p.Drifts(schema.DriftDuplicate) == 0 {
+			t.Error("nobody was told of the second")
+		}
 		if j := p.Job(j.ID); j.State != schema.JobRunning {
 			t.Errorf("the job is %s: %s", j.State, j.Cause)
 		}
@@ -226,6 +235,9 @@ func cases(t *testing.T, p *clustertest.Pool, c *slurmtest.Cluster, cfg slurm.Co
 		p.Await("it is ended", func() bool {
 			return !strings.Contains(c.Must("squeue", "--noheader", "--states=PD,R,CG", "--format=%i"), id)
 		})
+		if p.Drifts(schema.DriftOrphan) == 0 {
+			t.Error("nobody was told of it")
+		}
 	})
 }
 
