@@ -55,6 +55,19 @@ func (tx *Tx) recordDevices(v schema.Server, devices []agentproto.Device) error 
 			if err != nil && !isNoRows(err) {
 				return err
 			}
+			if err == nil {
+				there, err := tx.stillThere(v, other)
+				if err != nil {
+					return err
+				}
+				if there != "" {
+					if err := tx.reportFault(v, schema.Fault{Source: "agent", Kind: "duplicate", Severity: schema.SeverityWarning, At: tx.now,
+						Text: fmt.Sprintf("the device in slot %s says that it is %s, which is %s", d.Slot, id, there), Dedupe: fmt.Sprintf("duplicate/%s/%s/%d", v.ID, other.ID, v.Epoch)}); err != nil {
+						return err
+					}
+					continue
+				}
+			}
 			if err == nil { // it came from another server, or comes back: its history follows it, its proof does not
 				a = &other
 				tx.Emit(schema.Event{Kind: schema.EventAcceleratorSeen, Subject: a.ID, Server: v.ID}, map[string]any{"identity": id, "from": a.Server, "slot": d.Slot})
@@ -117,6 +130,24 @@ func (tx *Tx) recordDevices(v schema.Server, devices []agentproto.Device) error 
 		}
 	}
 	return nil
+}
+
+// stillThere says where an accelerator that v's agent lists is listed too; empty where it may have been moved to v. Two devices
+// with one serial exist, and an agent may lie: neither takes a device away from a server that has it.
+func (tx *Tx) stillThere(v schema.Server, a schema.Accelerator) (string, error) {
+	switch {
+	case a.RemovedAt != 0 || a.Health == schema.HealthAbsent:
+		return "", nil
+	case a.Server == v.ID:
+		return "listed twice by this server", nil
+	case tx.now.Sub(a.LastSeen) > 4*tx.s.seen: // nobody moves a part within a minute
+		return "", nil
+	}
+	owner, err := tx.server(a.Server)
+	if err != nil || owner.Phase != schema.PhaseAvailable && owner.Phase != schema.PhaseDraining {
+		return "", err
+	}
+	return fmt.Sprintf("in server %s, slot %s", owner.Name, a.Slot), nil
 }
 
 // setHealth changes an accelerator's health by the lifecycle table; the caller saves the row.
