@@ -65,9 +65,7 @@ func (t *tasks) setUp(ctx context.Context, id string, payload json.RawMessage, p
 			}
 		}
 		if run := p.Done[i]; run.Reboot && run.Boot == t.boot {
-			if err := t.restart(ctx, id); err != nil {
-				return result(), "", fmt.Errorf("restart after step %s of setup %s: %w", step.Name, s.Profile, err)
-			}
+			return result(), "", fmt.Errorf("restart after step %s of setup %s: %w", step.Name, s.Profile, t.restart(ctx, id))
 		}
 	}
 	said, err := t.settled(ctx, s, proof)
@@ -124,8 +122,8 @@ func (t *tasks) step(ctx context.Context, s agentproto.SetupStep) (agentproto.Se
 	return run, nil
 }
 
-// restart restarts the server, and does not return while it goes down: its next life takes the task up again. At the moment
-// of the act no job may be on the server.
+// restart restarts the server, and does not return while it goes down: its next life takes the task up again. It returns with
+// an error only. At the moment of the act no job may be on the server.
 func (t *tasks) restart(ctx context.Context, id string) error {
 	t.mu.Lock()
 	for other := range t.live {
