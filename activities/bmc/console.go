@@ -129,7 +129,7 @@ const (
 
 var (
 	terminal  = regexp.MustCompile(`\x1b\[[0-9;?=]*[A-Za-z]`) // what moves a cursor or colours (ECMA-48)
-	bootToken = regexp.MustCompile(`/b/[A-Za-z0-9_-]{16,}`)  // in the address of an attempt's documents, which kernels print
+	bootToken = regexp.MustCompile(`/b/[A-Za-z0-9_-]{16,}`)   // in the address of an attempt's documents, which kernels print
 )
 
 // lastLines is the end of a console for people: without what is not text, and without boot tokens.
