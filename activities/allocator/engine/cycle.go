@@ -13,7 +13,7 @@ type cycleStats struct {
 	hunts     int           // searches for victims
 	told      []Reservation // since the last cycle
 	lines     map[*family]*line
-	loosened  bool   // a walk has let go what it kept from some: they are to be looked at again
+	loosened  bool   // a walk has let go what it kept from jobs that had their turn: they are to be looked at again
 	dues      []*job // blocked though within their guarantee, in the order of their turns
 
 	// kept across cycles
@@ -68,7 +68,7 @@ const mostWalks = 4
 // is closed now, or it is not within its guarantee any more. What was kept for it is then decided anew.
 func (s *State) unsettled() bool {
 	for _, pl := range s.plans {
-		if !pl.claim && (s.gate(pl.job.shape).code != "" || s.due(pl.job.shape) != pl.due) {
+		if !pl.claim && s.gate(pl.job.shape).code != "" {
 			return true
 		}
 	}
@@ -458,24 +458,19 @@ func (s *State) advance(sh *shape, out *Result) bool {
 
 // block deals with a job that has its turn and does not fit: victims, or a planned start.
 func (s *State) block(j *job, out *Result) {
-	fam := j.shape.spec.family
-	w := fam.in(s.walks)
-	w.first, w.blocked = !w.blocked, true
+	w := j.shape.spec.family.in(s.walks)
+	w.first = !w.blocked
 	s.turns++
 	j.turn = turn{s.walks, s.turns}
 	if s.due(j.shape) {
 		j.dueTurn = s.walks
 		s.stats.dues = append(s.stats.dues, j)
 	}
-	if j.plan != nil && j.plan.claim {
-		return
-	}
-	if s.preempt(j, out) {
-		return
-	}
-	if !s.cfg.NoBackfill {
+	claimed := j.plan != nil && j.plan.claim
+	if !claimed && !s.preempt(j, out) && !s.cfg.NoBackfill {
 		s.reserve(j)
 	}
+	w.blocked = true
 }
 
 // fill lets jobs behind a blocked one of the same shape use a gap that is too short for it.
@@ -637,6 +632,7 @@ func (s *State) start(j *job, bays []*bay, out *Result) {
 	})
 	s.drop(j, "")
 	s.take(al)
+	s.restand(j.Tenant)
 	s.penalize(al, s.now, +1)
 }
 
@@ -644,7 +640,6 @@ func (s *State) start(j *job, bays []*bay, out *Result) {
 func (s *State) dropStale() {
 	for _, pl := range slices.Clone(s.plans) {
 		if pl.walk != s.walks && !pl.claim {
-			s.stats.loosened = s.stats.loosened || pl.due
 			s.dropPlan(pl, "other jobs come first now")
 		}
 	}

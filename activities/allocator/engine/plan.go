@@ -347,11 +347,38 @@ func (s *State) uphold(pl *plan) {
 	}
 	if pl.claim {
 		s.claim(pl, +1)
+		s.restand(pl.job.Tenant)
+	}
+}
+
+// restand looks anew which planned starts of a tenant are within its guarantee, when it has come to hold or to claim
+// more.
+func (s *State) restand(tenant string) {
+	if len(s.guarded) == 0 {
+		return
+	}
+	for _, pl := range s.plans {
+		if pl.claim || pl.job.Tenant != tenant {
+			continue
+		}
+		if due := s.due(pl.job.shape); due != pl.due {
+			s.loosen(pl)
+			pl.due = due
+		}
+	}
+}
+
+// loosen notes that a plan lets go what it kept from whoever comes, whatever their turns: also from those that have
+// had theirs in this walk. Other plans bind only those whose turn is after.
+func (s *State) loosen(pl *plan) {
+	if (pl.claim || pl.due) && pl.job.shape.spec.family.in(s.walks).blocked {
+		s.stats.loosened = true
 	}
 }
 
 // dropPlan takes a plan's holds away. With a cause, those who watch the planned start are told.
 func (s *State) dropPlan(pl *plan, cause string) {
+	s.loosen(pl)
 	pl.job.plan = nil
 	s.plans = slices.DeleteFunc(s.plans, func(o *plan) bool { return o == pl })
 	for _, b := range pl.bays {
@@ -457,15 +484,11 @@ func (s *State) reserve(j *job) {
 	w := j.shape.spec.family.in(s.walks)
 	if w.reserved >= s.cfg.Reservations {
 		if old != nil {
-			s.stats.loosened = s.stats.loosened || old.due
 			s.dropPlan(old, "other jobs come first now")
 		}
 		return
 	}
 	if old != nil {
-		was := old.due
-		old.due = s.due(j.shape)
-		s.stats.loosened = s.stats.loosened || was && !old.due
 		cause = s.broken(old)
 		if cause == "" {
 			old.walk = s.walks

@@ -72,28 +72,7 @@ func TestReasonsAreSoundAndMinimal(t *testing.T) {
 					t.Fatalf("%s waits UNHEALTHY %v, and still does when all is healthy", id, why.Detail)
 				}
 			case engine.QuotaReached:
-				if w.sameQuota(j) > 1 {
-					continue // those ahead take the room first, as clears_when says
-				}
-				p := w.again()
-				key := j.Tenant + why.Detail["model"].(string)
-				if strings.HasPrefix(why.Detail["level"].(string), "project") {
-					key = j.Tenant + "/pa"
-				}
-				q := w.quotas[key]
-				q.Limit += int64(why.Detail["over_by"].(float64))
-				p.SetQuota(q)
-				p.Cycle(w.now)
-				if after, ok := p.Explain(id); ok && after.Code == engine.QuotaReached && after.Detail["level"] == why.Detail["level"] {
-					t.Fatalf("%s waits QUOTA %v, and still does with a limit of %d", id, why.Detail, q.Limit)
-				}
-				q.Limit--
-				p = w.again()
-				p.SetQuota(q)
-				p.Cycle(w.now)
-				if after, ok := p.Explain(id); !ok || !slices.Contains(comeFirst, after.Code) {
-					t.Fatalf("%s waits QUOTA %v, and not with a limit of %d, but %s %v", id, why.Detail, q.Limit, after.Code, after.Detail)
-				}
+				w.checkQuota(t, j, why)
 			case engine.Held:
 				p := w.again()
 				j.Held = nil
@@ -204,19 +183,34 @@ func TestAClaimComesTrueOrIsDropped(t *testing.T) {
 	t.Logf("%d claims, %d dropped", claims, dropped)
 }
 
-// comeFirst is QUOTA and what goes before it: with the limit raised by too little, other jobs may start and reach the
-// limit of running jobs.
-var comeFirst = []engine.Code{engine.QuotaReached, engine.JobLimit, engine.NeverFits}
-
-// sameQuota counts the jobs that wait for the quota a job waits for.
-func (w *world) sameQuota(j engine.Job) int {
-	n := 0
-	for id, o := range w.waiting {
-		if why, _ := w.pool.Explain(id); why.Code == engine.QuotaReached && o.Tenant == j.Tenant && specs[o.Spec].Model == specs[j.Spec].Model {
-			n++
+// checkQuota raises the limit by over_by, and by one less, in copies of the world without the tenant's other jobs that
+// wait: what they take first, of the limit or of the jobs that may run, is not in over_by. That goes for one that waits
+// for the same limit, for one that NEVER_FITS a limit so low, and for one that may use several models. Those that wait
+// for victims stay: what is reserved for them is in it.
+func (w *world) checkQuota(t *rapid.T, j engine.Job, why engine.Reason) {
+	key := j.Tenant + why.Detail["model"].(string)
+	if strings.HasPrefix(why.Detail["level"].(string), "project") {
+		key = j.Tenant + "/pa"
+	}
+	q := w.quotas[key]
+	q.Limit += int64(why.Detail["over_by"].(float64))
+	for _, less := range []int64{0, 1} {
+		p := w.again()
+		for _, id := range sortedKeys(w.waiting) {
+			if w.waiting[id].Tenant == j.Tenant && id != j.ID && w.told[id].Code != engine.Preempting {
+				p.RemoveJob(id)
+			}
+		}
+		raised := q
+		raised.Limit -= less
+		p.SetQuota(raised)
+		p.Cycle(w.now)
+		after, waits := p.Explain(j.ID)
+		still := waits && after.Code == engine.QuotaReached && after.Detail["level"] == why.Detail["level"]
+		if still != (less == 1) {
+			t.Fatalf("%s waits QUOTA %v, and with a limit of %d %s %v", j.ID, why.Detail, raised.Limit, after.Code, after.Detail)
 		}
 	}
-	return n
 }
 
 // impossible says whether a job waits that the inventory could never hold.
