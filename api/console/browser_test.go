@@ -327,6 +327,38 @@ func TestBrowserTheWayThroughTheConsole(t *testing.T) {
 	b.sees("completed")
 	b.sees("hello from the job")
 
+	b.open("/ui/queue")
+	b.sees("No queue is stopped")
+	if _, err := p.Store.StopQueue(t.Context(), "someone else", schema.Stop{Spec: "h100x8", Why: "the filers are swapped"}); err != nil {
+		t.Fatal(err)
+	}
+	b.sees("the filers are swapped") // by itself
+	b.submit("#stop summary")
+	b.do(chromedp.SendKeys(chromedp.CSS("#stop_why"), "budget review"))
+	b.submit("#stop button.danger") // Stop the queue, and the question
+	b.sees("it is not said which queue")
+	b.do(chromedp.SendKeys(chromedp.CSS("#stop_tenant"), "research"))
+	b.submit("#stop button.danger")
+	b.sees("tenant research")
+	b.submit("#window summary")
+	b.do(chromedp.SendKeys(chromedp.CSS("#window_servers"), "r1s2"), chromedp.SendKeys(chromedp.CSS("#window_note"), "new fans"))
+	b.submit("#window button.main")
+	b.sees("new fans")
+	sweep(t, p, "research")
+	b.sees("of at most 2")
+	b.look("queue")
+	b.submit("#stops form[action$='/start'] button") // Start, and the question
+	b.sees("The queue is started")
+	b.submit("#windows form[action$='/end'] button")
+	b.sees("The window is gone")
+	b.open("/ui/arrays/research/llm/sweep")
+	b.do(chromedp.SetValue(chromedp.CSS("#limit"), "1"))
+	b.submit("form[action$='/limit'] button")
+	b.sees("of at most 1")
+	b.look("array")
+	b.submit("button.danger") // Cancel all its jobs, and the question
+	b.sees("being cancelled")
+
 	r, err := p.Break(t.Context(), "r1s1", "SXM4")
 	if err != nil {
 		t.Fatal(err)
@@ -356,6 +388,13 @@ func TestBrowserTheWayThroughTheConsole(t *testing.T) {
 	b.desk()
 
 	b.signIn(schema.RoleOperator)
+	b.open("/ui/breakers/" + breaker(t, p))
+	b.sees("fell off the bus")
+	b.look("breaker")
+	b.do(chromedp.SendKeys(chromedp.CSS("#reason"), "a bad driver, rolled back"))
+	b.submit("button.main") // Reset, and the question
+	b.sees("The breaker is reset")
+
 	b.open("/ui/usage")
 	b.sees("research")
 	b.sees("The four counts")
@@ -364,7 +403,7 @@ func TestBrowserTheWayThroughTheConsole(t *testing.T) {
 
 	b.signIn(schema.RoleTenantMember)
 	b.sees("Jobs")
-	b.check("a tenant's page", `[...document.querySelectorAll("nav a")].map(a => a.textContent).filter(t => !["Jobs", "Usage"].includes(t)).map(t => "a tenant is offered " + t)`)
+	b.check("a tenant's page", `[...document.querySelectorAll("nav a")].map(a => a.textContent).filter(t => !["Jobs", "Queue", "Usage"].includes(t)).map(t => "a tenant is offered " + t)`)
 
 	b.mu.Lock()
 	defer b.mu.Unlock()

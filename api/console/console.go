@@ -86,6 +86,16 @@ func New(c Config) http.Handler {
 		"GET /ui/jobs/{job}":         jobPage,
 		"POST /ui/jobs/{job}/{verb}": jobDo,
 
+		"GET /ui/queue":                                     queuePage,
+		"POST /ui/queue/{verb}":                             queueDo,
+		"POST /ui/queue/stops/{stop}/{verb}":                stopDo,
+		"POST /ui/queue/windows/{window}/{verb}":            windowDo,
+		"GET /ui/arrays/{tenant}/{project}/{array}":         arrayPage,
+		"POST /ui/arrays/{tenant}/{project}/{array}/{verb}": arrayDo,
+
+		"GET /ui/breakers/{breaker}":         breakerPage,
+		"POST /ui/breakers/{breaker}/{verb}": breakerDo,
+
 		"GET /ui/repairs":                repairsPage,
 		"GET /ui/repairs/{repair}":       repairPage,
 		"POST /ui/repairs/{repair}/done": repairDo,

@@ -82,7 +82,7 @@ func (v *visitor) do(method, path string, form url.Values, header ...string) (*h
 
 func (v *visitor) signIn(role schema.Role, tenant, project string) *visitor {
 	v.t.Helper()
-	token, err := v.pool.NewToken(v.t.Context(), "v-"+string(role)+tenant, role, tenant, project)
+	token, err := v.pool.NewToken(v.t.Context(), "v-"+string(role)+tenant+project, role, tenant, project)
 	if err != nil {
 		v.t.Fatal(err)
 	}

@@ -28,7 +28,7 @@ func jobsPage(v *visit) {
 	show := q.Get("show")
 	i := max(slices.IndexFunc(jobFilters, func(f struct{ Key, Name, None string }) bool { return f.Key == show }), 0)
 	show = jobFilters[i].Key
-	p := contract.ListJobsParams{Tenant: opt(q.Get("tenant")), Project: opt(q.Get("project")), After: opt(q.Get("after")), Limit: opt(pageSize)}
+	p := contract.ListJobsParams{Tenant: opt(q.Get("tenant")), Project: opt(q.Get("project")), Array: opt(q.Get("array")), After: opt(q.Get("after")), Limit: opt(pageSize)}
 	switch show {
 	case "waiting":
 		p.State, p.Limit = opt(schema.JobQueued), opt(500)
@@ -47,6 +47,20 @@ func jobsPage(v *visit) {
 		slices.SortStableFunc(l.Items, func(a, b contract.Job) int { return b.Priority - a.Priority })
 	}
 	v.show(page{title: "Jobs", path: "/ui/jobs"}, jobsView(v, l, i), nil)
+}
+
+// asked is a filter of a list, as the address has it.
+func (v *visit) asked(filter string) string { return v.r.URL.Query().Get(filter) }
+
+// narrowed says what a list of jobs is narrowed to; empty where it is not.
+func (v *visit) narrowed() string {
+	var parts []string
+	for _, k := range []string{"tenant", "project", "array"} {
+		if x := v.asked(k); x != "" {
+			parts = append(parts, k+" "+x)
+		}
+	}
+	return strings.Join(parts, ", ")
 }
 
 // why is a job's reason in words; nil where it does not wait.
@@ -249,7 +263,7 @@ func (v *visit) showJob(id string, n *notice) {
 	if title == "" {
 		title = d.Id
 	}
-	v.show(page{title: title, path: "/ui/jobs", shape: shape, notice: n}, jobView(v, d), jobForms(v, d))
+	v.show(page{title: title, path: "/ui/jobs", at: "/ui/jobs/" + d.Id, shape: shape, notice: n}, jobView(v, d), jobForms(v, d))
 }
 
 func jobDo(v *visit) {

@@ -87,7 +87,7 @@ func (v *visit) showRepair(id string, n *notice, typed contract.RepairDone) {
 	if typed.OldSerial == "" {
 		typed.OldSerial = d.expected()
 	}
-	v.show(page{title: "Repair of " + d.Machine.Name, path: "/ui/repairs", shape: string(d.State), notice: n}, repairView(v, d), repairForm(v, d, typed))
+	v.show(page{title: "Repair of " + d.Machine.Name, path: "/ui/repairs", at: "/ui/repairs/" + d.ID, shape: string(d.State), notice: n}, repairView(v, d), repairForm(v, d, typed))
 }
 
 // repairDo takes the technician's word; what was typed is kept on the page when it is refused.

@@ -191,7 +191,7 @@ func (v *visit) showServer(id string, n *notice) {
 	if d.Protected {
 		shape += "-protected"
 	}
-	v.show(page{title: d.Name, path: "/ui/servers", shape: shape, notice: n}, serverView(v, d), serverForms(v, d))
+	v.show(page{title: d.Name, path: "/ui/servers", at: "/ui/servers/" + d.Id, shape: shape, notice: n}, serverView(v, d), serverForms(v, d))
 }
 
 // serverDo does what a form of a server's page says, through the API's route of the same name.
@@ -225,7 +225,7 @@ func (v *visit) do(verbs map[string]func() (*http.Response, error), where string
 	}
 	resp, err := act()
 	if err := call.Check(resp, err); err != nil {
-		if c := schema.CodeOf(err); c == schema.CodeUnauthenticated || c == schema.CodeNotFound || v.r.Context().Err() == context.Canceled {
+		if schema.Is(err, schema.CodeUnauthenticated) || v.r.Context().Err() == context.Canceled {
 			v.fail(err)
 			return
 		}

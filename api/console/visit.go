@@ -1,6 +1,7 @@
 package console
 
 import (
+	"cmp"
 	"fmt"
 	"net/http"
 	"net/url"
@@ -59,6 +60,7 @@ type page struct {
 	*visit
 	title  string
 	path   string // of the navigation's entry that is current
+	at     string // the page's own address where a form of it was refused, which has another; empty = the request's
 	shape  string // what decides which forms there are; a page whose shape changed is read anew as a whole
 	notice *notice
 }
@@ -95,7 +97,7 @@ func (p page) refresh() string {
 	q := p.r.URL.Query()
 	q.Del("said")
 	q.Set("shape", p.shape)
-	return p.r.URL.Path + "?" + q.Encode()
+	return cmp.Or(p.at, p.r.URL.Path) + "?" + q.Encode()
 }
 
 func (v *visit) render(status int, c templ.Component) {
@@ -152,7 +154,10 @@ var sayings = map[string]string{
 	"cordon": "No new jobs will start here.", "uncordon": "The operator's cordon is lifted.", "drain": "Running jobs may end; no new ones start.", "undrain": "The server is back in the pool.",
 	"protect": "Protected: nothing will wipe, reinstall or power it off.", "unprotect": "No longer protected.",
 	"cancel": "The job is being cancelled.", "hold": "The job is held.", "release": "The job may start.",
-	"done": "Thank you. The hardware is now being proven; you can leave.",
+	"stop": "The queue is stopped. What runs goes on.", "start": "The queue is started.", "window": "The window is made.", "end": "The window is gone.",
+	"cancel-all": "The array's jobs are being cancelled.", "hold-all": "The array's queued jobs are held.", "release-all": "The array's jobs may start.", "limit": "The array's limit is changed.",
+	"reset": "The breaker is reset. What it held back is judged anew.",
+	"done":  "Thank you. The hardware is now being proven; you can leave.",
 }
 
 func (v *visit) flash() *notice {

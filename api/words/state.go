@@ -134,3 +134,20 @@ func Gang(nodes, perNode int) string {
 func Detail(s schema.StepRun) string {
 	return strings.TrimPrefix(s.Detail, string(s.Step)+": ")
 }
+
+// States is how many of an array's jobs are in each state, in the order of a job's life: "3 running, 96 queued (2 held)".
+func States(states map[string]int, held int) string {
+	var parts []string
+	for _, s := range schema.JobStates.States() {
+		n := states[string(s)]
+		if n == 0 {
+			continue
+		}
+		part := fmt.Sprintf("%d %s", n, s)
+		if s == schema.JobQueued && held > 0 {
+			part += fmt.Sprintf(" (%d held)", held)
+		}
+		parts = append(parts, part)
+	}
+	return strings.Join(parts, ", ")
+}

@@ -14,7 +14,6 @@ import (
 	"gpupool/api/client"
 	"gpupool/api/contract"
 	"gpupool/api/words"
-	"gpupool/schema"
 )
 
 // submitArray sends an array, told by its indices and, after a %, how many run at once.
@@ -69,7 +68,7 @@ func (a *app) array() *cobra.Command {
 				now := nowInstant()
 				t := newTable("NAME", "TENANT/PROJECT", "ASKS", "JOBS", "LIMIT", "SUBMITTED", "STATES")
 				for _, x := range l.Items {
-					t.row(x.Name, x.Tenant+"/"+x.Project, fmt.Sprintf("%d x %s", x.Nodes, x.Spec), strconv.Itoa(x.Jobs), count(x.Limit), words.Ago(x.SubmittedAt, now), statesWords(x))
+					t.row(x.Name, x.Tenant+"/"+x.Project, fmt.Sprintf("%d x %s", x.Nodes, x.Spec), strconv.Itoa(x.Jobs), count(x.Limit), words.Ago(x.SubmittedAt, now), words.States(x.States, x.Held))
 				}
 				t.write(cmd.OutOrStdout(), "No arrays. Make one: gpupool job submit --array 0-9 ...")
 			})
@@ -100,7 +99,7 @@ func (a *app) array() *cobra.Command {
 			f.put("Tenant", x.Tenant+" / "+x.Project)
 			f.put("Asks for", fmt.Sprintf("%d jobs of %d x %s", x.Jobs, x.Nodes, x.Spec))
 			f.put("At once", limitOfArray(x))
-			f.put("States", statesWords(x))
+			f.put("States", words.States(x.States, x.Held))
 			f.put("Submitted", words.Clock(x.SubmittedAt, now)+" by "+x.SubmittedBy)
 			f.put("Ended", words.Clock(x.EndedAt, now))
 			f.put("Next", "gpupool job list --array "+x.Name)
@@ -120,23 +119,6 @@ type scopeOf struct{ tenant, project string }
 func (s *scopeOf) flags(cmd *cobra.Command) {
 	cmd.Flags().StringVar(&s.tenant, "tenant", "", "the array's tenant; else the token's own")
 	cmd.Flags().StringVar(&s.project, "project", "", "the array's project, where the name alone does not tell")
-}
-
-// statesWords is "3 running, 96 queued (2 held), 1 completed", in the order of a job's life.
-func statesWords(x contract.Array) string {
-	var parts []string
-	for _, s := range schema.JobStates.States() {
-		n := x.States[string(s)]
-		if n == 0 {
-			continue
-		}
-		part := fmt.Sprintf("%d %s", n, s)
-		if s == schema.JobQueued && x.Held > 0 {
-			part += fmt.Sprintf(" (%d held)", x.Held)
-		}
-		parts = append(parts, part)
-	}
-	return strings.Join(parts, ", ")
 }
 
 func limitOfArray(x contract.Array) string {
@@ -166,7 +148,9 @@ func (a *app) arrayVerb(verb, short, said string) *cobra.Command {
 					return contract.Array{}, errors.New("no verb of arrays: " + verb)
 				}
 				return call.Do[contract.Array](resp, err)
-			}, func(x contract.Array) string { return fmt.Sprintf("Array %s %s: %s.", x.Name, said, statesWords(x)) })
+			}, func(x contract.Array) string {
+				return fmt.Sprintf("Array %s %s: %s.", x.Name, said, words.States(x.States, x.Held))
+			})
 		},
 	}
 	of.flags(cmd)
