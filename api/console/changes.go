@@ -20,14 +20,14 @@ func changes(v *visit) {
 		}
 		return rc.Flush() == nil
 	}
+	changed, end := v.Watch() // before the first word: who has read it misses nothing
+	defer end()
 	if !say(": here\n\n") {
 		return
 	}
 	alive := time.NewTicker(20 * time.Second)
 	defer alive.Stop()
 	ctx := v.r.Context()
-	changed, end := v.Watch()
-	defer end()
 	for {
 		select {
 		case <-ctx.Done():
