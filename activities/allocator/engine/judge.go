@@ -321,15 +321,15 @@ func (s *State) diagnoseIn(j *job, p *pool) diagnosis {
 		} else if b.free >= k {
 			byGPUs++
 		}
-		if fit || s.fitsHealed(&a, b) {
+		if fit || s.fitsHealed(&a, b, true) {
 			c.healed++
 			if !fit {
 				why := b.whyNot()
 				d.sick[why] = append(d.sick[why], b.srv.ID)
 				c.back = append(c.back, b.backAt(s.now))
-				if what := b.stuck(); len(what) > 0 {
+				if !s.fitsHealed(&a, b, false) {
 					c.stuck++
-					decide = append(decide, what...)
+					decide = append(decide, b.stuck()...)
 				}
 			}
 		}
@@ -388,9 +388,10 @@ func (s *State) diagnoseIn(j *job, p *pool) diagnosis {
 	return d
 }
 
-// fitsHealed says whether a node would fit a bay if the server and its accelerators were schedulable.
-func (s *State) fitsHealed(a *ask, b *bay) bool {
-	if b.whole || !b.srv.present {
+// fitsHealed says whether a node would fit a bay if the server and its accelerators were schedulable: all of them, or
+// but for those that a person has to decide about first.
+func (s *State) fitsHealed(a *ask, b *bay, all bool) bool {
+	if b.whole || !b.srv.present || !all && !b.srv.Schedulable && b.srv.Stuck != "" {
 		return false
 	}
 	if b.srv.cpuFree < a.cpu || b.srv.memFree < a.mem || !s.windowsAllow(a, b.srv.windows, s.now, a.until) {
@@ -398,6 +399,9 @@ func (s *State) fitsHealed(a *ask, b *bay) bool {
 	}
 	free, part := 0, false
 	for _, dev := range b.accels {
+		if !all && !dev.ok && dev.stuck != "" {
+			continue
+		}
 		if dev.used == 0 {
 			free++
 		}
