@@ -69,10 +69,10 @@ func (s *State) others(j *job, primary Code) []Code {
 	}
 	if j.plan == nil || !j.plan.claim {
 		add(s.jobLimit(sh).code)
-		if len(sh.spec.pools) > 0 {
-			add(s.quotaGate(sh, sh.spec.pools[0].model).code)
-			add(s.guaranteeGate(sh, sh.spec.pools[0].model).code)
-			add(s.budgetGate(sh, sh.spec.pools[0].model, sh.first()).code)
+		if able := s.able(sh); len(able) > 0 {
+			add(s.quotaGate(sh, able[0].model).code)
+			add(s.guaranteeGate(sh, able[0].model).code)
+			add(s.budgetGate(sh, able[0].model, sh.first()).code)
 		}
 	}
 	slices.SortFunc(codes, func(a, b Code) int { return codeRank(a) - codeRank(b) })
@@ -288,16 +288,19 @@ func (s *State) neverDetail(sh *shape) (Detail, []Blocker, string) {
 		"server": most.server, "nvlink": most.at[0] * k, "rack": most.at[1] * k, "site": most.at[2] * k,
 		"pool": most.pool * k,
 	}
-	nodes := most.within
-	quota := int64(0)
-	for _, p := range sh.spec.pools {
-		quota = max(quota, s.quotaMost(sh, p.model))
+	nodes, quota := 0, int64(0)
+	for _, in := range most.within {
+		limit := s.quotaMost(sh, in.pool.model)
+		if in.nodes >= sh.nodes || len(most.able) == 0 {
+			quota = max(quota, limit)
+		}
+		if sh.spec.milli > 0 {
+			in.nodes = int(min(int64(in.nodes), limit/sh.spec.milli))
+		}
+		nodes = max(nodes, in.nodes)
 	}
 	if quota != far {
 		possible["quota"] = gpus(quota)
-		if sh.spec.milli > 0 {
-			nodes = int(min(int64(nodes), quota/sh.spec.milli))
-		}
 	}
 	ok := map[string]any{"nodes": nodes, "accelerators": nodes * k}
 	d := Detail{
@@ -306,13 +309,13 @@ func (s *State) neverDetail(sh *shape) (Detail, []Blocker, string) {
 	}
 	if nodes == 0 {
 		d["nearest_ok"] = nil
-		if most.within >= sh.nodes {
+		if len(most.able) > 0 {
 			return d, []Blocker{}, fmt.Sprintf("the job asks for a smaller spec, or the limit of its tenant or project is raised to %g accelerators", gpus(sh.milli()))
 		}
 		return d, []Blocker{}, "the job asks for a smaller spec or other servers"
 	}
 	clears := fmt.Sprintf("the job asks for at most %d nodes", nodes)
-	if most.within >= sh.nodes { // only the limit stands in the way
+	if len(most.able) > 0 { // only the limit stands in the way
 		clears += fmt.Sprintf(", or the limit of its tenant or project is raised to %g accelerators", gpus(sh.milli()))
 	}
 	return d, []Blocker{}, clears
@@ -320,8 +323,8 @@ func (s *State) neverDetail(sh *shape) (Detail, []Blocker, string) {
 
 func (s *State) quotaDetail(j *job, v *verdict) (Detail, []Blocker, string) {
 	sh := j.shape
-	if v.code != QuotaReached && len(sh.spec.pools) > 0 {
-		q := s.quotaGate(sh, sh.spec.pools[0].model)
+	if able := s.able(sh); v.code != QuotaReached && len(able) > 0 {
+		q := s.quotaGate(sh, able[0].model)
 		v = &q
 	}
 	if v.account == nil {
@@ -372,8 +375,8 @@ func (s *State) holders(a *account, model string) ([]string, []Blocker) {
 }
 
 func (s *State) guaranteeDetail(sh *shape, v *verdict) (Detail, []Blocker, string) {
-	if v.code != GuaranteeOnly && len(sh.spec.pools) > 0 {
-		g := s.guaranteeGate(sh, sh.spec.pools[0].model)
+	if able := s.able(sh); v.code != GuaranteeOnly && len(able) > 0 {
+		g := s.guaranteeGate(sh, able[0].model)
 		v = &g
 	}
 	if v.account == nil {
@@ -392,8 +395,8 @@ func (s *State) guaranteeDetail(sh *shape, v *verdict) (Detail, []Blocker, strin
 }
 
 func (s *State) budgetDetail(j *job, v *verdict) (Detail, []Blocker, string) {
-	if v.code != BudgetSpent && len(j.shape.spec.pools) > 0 {
-		b := s.budgetGate(j.shape, j.shape.spec.pools[0].model, j.shape.first())
+	if able := s.able(j.shape); v.code != BudgetSpent && len(able) > 0 {
+		b := s.budgetGate(j.shape, able[0].model, j.shape.first())
 		v = &b
 	}
 	b := v.budget

@@ -39,7 +39,7 @@ func (s *State) gate(sh *shape) verdict {
 	}
 	// With several models to choose from, it is enough that one of them is open.
 	var first verdict
-	for _, p := range sh.spec.pools {
+	for _, p := range s.able(sh) {
 		v := s.amountGate(sh, p.model, sh.first())
 		if v.code == "" {
 			return verdict{}
@@ -91,14 +91,7 @@ func (s *State) fixable(sh *shape) verdict {
 	if most.installed == 0 && sp.k > 0 {
 		return verdict{code: SpecUnavailable}
 	}
-	ok := most.within >= sh.nodes
-	asked := sh.milli()
-	if ok {
-		ok = slices.ContainsFunc(sp.pools, func(p *pool) bool {
-			return s.quotaMost(sh, p.model) >= asked
-		})
-	}
-	if !ok {
+	if !slices.ContainsFunc(s.able(sh), func(p *pool) bool { return s.quotaMost(sh, p.model) >= sh.milli() }) {
 		return verdict{code: NeverFits, fits: most}
 	}
 	return verdict{}
@@ -208,8 +201,18 @@ type mostPossible struct {
 	server    int         // accelerators on one server
 	at        [levels]int // nodes within the best domain of each level
 	pool      int         // nodes
-	within    int         // nodes within the level asked for
+	within    []poolMost  // nodes within the level asked for, in each pool of the spec
+	able      []*pool     // those of them that could hold all nodes asked for
 }
+
+type poolMost struct {
+	pool  *pool
+	nodes int
+}
+
+// able is the pools that could hold a job of the shape if all they have were healthy and idle: the others' limits are
+// none of its concern.
+func (s *State) able(sh *shape) []*pool { return s.most(sh).able }
 
 // request is what a search for places is asked, whoever asks it: shapes that differ in who and when share one.
 type request struct {
@@ -308,14 +311,23 @@ func (s *State) measureMost(sh *shape, same Level) *mostPossible {
 		}
 		m.pool = max(m.pool, nodes)
 		for l := range at {
-			for _, n := range at[l] {
-				m.at[l] = max(m.at[l], n)
-			}
+			m.at[l] = max(m.at[l], largest(at[l]))
+		}
+		if same != AnyLevel {
+			nodes = largest(at[same.index()])
+		}
+		m.within = append(m.within, poolMost{p, nodes})
+		if nodes >= sh.nodes {
+			m.able = append(m.able, p)
 		}
 	}
-	m.within = m.pool
-	if same != AnyLevel {
-		m.within = m.at[same.index()]
-	}
 	return m
+}
+
+func largest(counts map[string]int) int {
+	most := 0
+	for _, n := range counts {
+		most = max(most, n)
+	}
+	return most
 }

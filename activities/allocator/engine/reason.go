@@ -40,7 +40,7 @@ const (
 	InProgress Class = "in progress"
 )
 
-// Class of the code. UNHEALTHY is AskAdmin where what it needs does not come back before a person has decided something.
+// Class of the code. UNHEALTHY is AskAdmin where too little comes back before a person has decided something: see toDecide.
 func (c Code) Class() Class {
 	switch c {
 	case SpecUnavailable, NeverFits, DependencyFailed:

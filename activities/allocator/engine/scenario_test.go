@@ -162,6 +162,10 @@ func (sc *script) run(t *testing.T, d *datadriven.TestData) string {
 		if model == "any" {
 			model = ""
 		}
+		var others []string
+		if v, ok := a["other"]; ok {
+			others = names(v)
+		}
 		for _, name := range names(a["name"]) {
 			sc.sliced[name] = a.num("milli", 0) > 0
 			k := a.num("gpus", -1)
@@ -169,7 +173,7 @@ func (sc *script) run(t *testing.T, d *datadriven.TestData) string {
 				k, _ = strconv.Atoi(strings.TrimLeft(name, "abcdefghijklmnopqrstuvwxyz-"))
 			}
 			sc.pool.SetSpec(engine.Spec{
-				Name: name, Model: model, Accelerators: k, Milli: int64(a.num("milli", 0)), CPU: int64(a.num("cpu", 0)),
+				Name: name, Model: model, OtherModels: others, Accelerators: k, Milli: int64(a.num("milli", 0)), CPU: int64(a.num("cpu", 0)),
 				MemoryBytes: int64(a.num("mem", 0)), MaxTime: a.span("max"), RetiredAt: sc.when(a, "retired"),
 			})
 		}
