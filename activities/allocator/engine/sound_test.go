@@ -213,11 +213,18 @@ func (w *world) checkQuota(t *rapid.T, j engine.Job, why engine.Reason) {
 	}
 }
 
-// impossible says whether a job waits that the inventory could never hold.
+// impossible says whether a job waits that more servers may let into line: the inventory could never hold it; or it waits
+// for the limits of one model, and of another that it accepts there are too few for it.
 func (w *world) impossible() bool {
-	for id := range w.waiting {
-		if why, _ := w.pool.Explain(id); why.Code == engine.NeverFits || why.Code == engine.SpecUnavailable {
+	for id, j := range w.waiting {
+		switch why, _ := w.pool.Explain(id); why.Code {
+		case engine.NeverFits, engine.SpecUnavailable:
 			return true
+		case engine.QuotaReached, engine.GuaranteeOnly, engine.BudgetSpent:
+			if len(specs[j.Spec].OtherModels) > 0 {
+				return true
+			}
+		default: // it is in line, or waits for something else than accelerators of any model
 		}
 	}
 	return false
