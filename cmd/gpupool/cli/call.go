@@ -10,6 +10,7 @@ import (
 	"os"
 	"slices"
 	"strings"
+	"sync/atomic"
 	"time"
 
 	"github.com/spf13/cobra"
@@ -39,6 +40,10 @@ func (a *app) connect(formats ...string) (*client.Client, error) {
 	return dial(p)
 }
 
+// changeKey is where a command's context keeps whether it has asked the pool for a change: an interrupted one says then that
+// what it started goes on.
+type changeKey struct{}
+
 func dial(p Profile) (*client.Client, error) {
 	tr := http.DefaultTransport.(*http.Transport).Clone()
 	tr.ResponseHeaderTimeout = 2 * longPoll
@@ -54,7 +59,10 @@ func dial(p Profile) (*client.Client, error) {
 		tr.TLSClientConfig = &tls.Config{RootCAs: pool, MinVersion: tls.VersionTLS12}
 	}
 	hc := &http.Client{Transport: tr, CheckRedirect: func(*http.Request, []*http.Request) error { return http.ErrUseLastResponse }}
-	return client.NewClient(p.URL, client.WithHTTPClient(hc), client.WithRequestEditorFn(func(_ context.Context, r *http.Request) error {
+	return client.NewClient(p.URL, client.WithHTTPClient(hc), client.WithRequestEditorFn(func(ctx context.Context, r *http.Request) error {
+		if asked, ok := ctx.Value(changeKey{}).(*atomic.Bool); ok && r.Method != http.MethodGet {
+			asked.Store(true)
+		}
 		if p.Token != "" {
 			r.Header.Set("Authorization", "Bearer "+p.Token)
 		}

@@ -4,6 +4,9 @@ import (
 	"bytes"
 	"context"
 	"errors"
+	"fmt"
+	"net/http"
+	"net/http/httptest"
 	"os"
 	"path/filepath"
 	"strings"
@@ -241,5 +244,36 @@ func TestUsageErrorsEndWithTwo(t *testing.T) {
 		if got := Execute(t.Context(), root); got != 2 || !strings.HasPrefix(errOut.String(), "error: ") {
 			t.Errorf("gpupool %s ends with %d: %s", strings.Join(args, " "), got, errOut.String())
 		}
+	}
+}
+
+func TestAnInterruptedCommandSaysWhetherItStartedAnything(t *testing.T) {
+	t.Parallel()
+	for line, want := range map[string]string{
+		"pxe watch":                "interrupted\n",
+		"events -f":                "interrupted\n",
+		"project create acme main": "interrupted; what was started goes on in the pool\n",
+	} {
+		ctx, interrupt := context.WithCancel(t.Context())
+		hung := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+			if r.Method == http.MethodGet && r.URL.Path != "/v1/events" {
+				w.Header().Set("Content-Type", "application/json")
+				fmt.Fprint(w, `{"items":[]}`)
+				return
+			}
+			interrupt()
+			<-ctx.Done()
+		}))
+		root := Root()
+		root.AddCommand(group("pxe", "Network boot", BootWatch()))
+		var errOut bytes.Buffer
+		root.SetArgs(append(strings.Fields(line), "--url", hung.URL))
+		root.SetOut(&bytes.Buffer{})
+		root.SetErr(&errOut)
+		if got := Execute(ctx, root); got != ExitInterrupted || errOut.String() != want {
+			t.Errorf("gpupool %s ends with %d and says %q", line, got, errOut.String())
+		}
+		interrupt()
+		hung.Close()
 	}
 }

@@ -7,6 +7,7 @@ import (
 	"io"
 	"os"
 	"strings"
+	"sync/atomic"
 
 	"github.com/spf13/cobra"
 	"golang.org/x/term"
@@ -55,12 +56,15 @@ func Execute(ctx context.Context, root *cobra.Command) int {
 	root.SilenceErrors, root.SilenceUsage = true, true
 	root.SetFlagErrorFunc(func(_ *cobra.Command, err error) error { return usageError{err} })
 	argumentErrors(root)
-	cmd, err := root.ExecuteContextC(ctx)
+	var changed atomic.Bool
+	cmd, err := root.ExecuteContextC(context.WithValue(ctx, changeKey{}, &changed))
 	if err != nil && strings.HasPrefix(err.Error(), "unknown command") {
 		err = usageError{err}
 	}
 	var ue usageError
-	if err != nil {
+	if errors.Is(err, context.Canceled) && !changed.Load() {
+		fmt.Fprintln(root.ErrOrStderr(), "interrupted") // it has only looked
+	} else if err != nil {
 		printError(root.ErrOrStderr(), err)
 		if errors.As(err, &ue) {
 			fmt.Fprintf(root.ErrOrStderr(), "hint:  %s --help\n", cmd.CommandPath())
