@@ -75,6 +75,7 @@ func (c *Client) Capture(ctx context.Context, dir string, cfg CaptureConfig) (ou
 		if m, ok := body.(map[string]any); ok && strings.HasSuffix(uri, "/Entries") {
 			if list, ok := m["Members"].([]any); ok && len(list) > cfg.Entries {
 				m["Members"] = list[:cfg.Entries]
+				m["Members@odata.count"] = cfg.Entries
 				delete(m, "Members@odata.nextLink")
 			}
 		}

@@ -42,16 +42,20 @@ func (c *IPMIClient) Console(ctx context.Context, d time.Duration) (Console, err
 				c.pool.log.DebugContext(ctx, "serial console not closed", "bmc", c.address, "err", err)
 			}
 		}()
-		listen, cancel := context.WithTimeout(ctx, d)
+		listen, cancel := context.WithCancel(ctx)
 		defer cancel()
+		end := time.AfterFunc(d, func() { // a BMC's first words can take one exchange of packets, and longer than a short listening
+			if out.text() != "" || sleep(listen, c.exchange()) == nil {
+				cancel()
+			}
+		})
+		defer end.Stop()
 		keys, hand := io.Pipe() // nobody types; the stream ends with its time
 		defer hand.Close()
-		err := s.SOLStream(listen, keys, out, nil)
-		// The last read ends with the time to listen, a moment before the context says so.
-		if end, _ := listen.Deadline(); ctx.Err() == nil && !time.Now().Before(end) {
-			return nil
+		if err := s.SOLStream(listen, keys, out, nil); listen.Err() == nil || ctx.Err() != nil {
+			return err
 		}
-		return err
+		return nil
 	})
 	return Console{Text: out.text(), Via: "sol"}, err
 }

@@ -1,12 +1,14 @@
 package bmc_test
 
 import (
+	"bytes"
 	"errors"
 	"fmt"
 	"net"
 	"net/url"
 	"strconv"
 	"strings"
+	"sync/atomic"
 	"testing"
 	"time"
 
@@ -43,19 +45,67 @@ func TestTheConsoleIsListenedToOverLAN(t *testing.T) {
 	address, _, _ := ipmiSim(t, `sol "tcp:`+line.Addr().(*net.TCPAddr).IP.String()+`:`+strconv.Itoa(line.Addr().(*net.TCPAddr).Port)+`" 115200`)
 	t.Cleanup(func() { line.Close() })
 	timing := quick
-	timing.Call, timing.Poll = 4*time.Second, 20*time.Millisecond
-	c, err := pool(t, bmc.Config{Timing: timing}).IPMI(bmc.Endpoint{Address: address, Protocol: bmc.IPMI, Credential: bmc.Static("admin", "right-password")})
+	timing.Call, timing.Poll = 8*time.Second, 20*time.Millisecond
+	for _, way := range []struct {
+		name, address string
+		listen        time.Duration
+	}{
+		{"as it is", address, time.Second},
+		{"its first words come later than the listening ends", slowWay(t, address, 40*time.Millisecond), time.Millisecond},
+	} {
+		c, err := pool(t, bmc.Config{Timing: timing}).IPMI(bmc.Endpoint{Address: way.address, Protocol: bmc.IPMI, Credential: bmc.Static("admin", "right-password")})
+		if err != nil {
+			t.Fatal(err)
+		}
+		eventually(t, "the simulator answers", func() bool { _, err := c.Power(t.Context()); return err == nil })
+		got, err := c.Console(t.Context(), way.listen)
+		if err != nil || got.Via != "sol" || !strings.Contains(got.Text, "Kernel panic - not syncing: gpupool") {
+			t.Fatalf("%s: via %q, %v: %q", way.name, got.Via, err, got.Text)
+		}
+		if _, err := c.Power(t.Context()); err != nil {
+			t.Fatalf("%s: after the console: %v", way.name, err)
+		}
+	}
+}
+
+// slowWay is an address that leads to another over UDP; what comes back comes late by so much.
+func slowWay(t *testing.T, to string, late time.Duration) string {
+	t.Helper()
+	here, err := net.ListenPacket("udp4", "127.0.0.1:0")
 	if err != nil {
 		t.Fatal(err)
 	}
-	eventually(t, "the simulator answers", func() bool { _, err := c.Power(t.Context()); return err == nil })
-	got, err := c.Console(t.Context(), time.Second)
-	if err != nil || got.Via != "sol" || !strings.Contains(got.Text, "Kernel panic - not syncing: gpupool") {
-		t.Fatalf("via %q, %v: %q", got.Via, err, got.Text)
+	there, err := net.Dial("udp4", to)
+	if err != nil {
+		t.Fatal(err)
 	}
-	if _, err := c.Power(t.Context()); err != nil {
-		t.Fatalf("after the console: %v", err)
-	}
+	t.Cleanup(func() { here.Close(); there.Close() })
+	var client atomic.Value
+	go func() { // ends with the socket
+		for b := make([]byte, 4096); ; {
+			n, from, err := here.ReadFrom(b)
+			if err != nil {
+				return
+			}
+			client.Store(from)
+			_, _ = there.Write(b[:n]) // a network loses packets too
+		}
+	}()
+	go func() {
+		for b := make([]byte, 4096); ; {
+			n, err := there.Read(b)
+			if errors.Is(err, net.ErrClosed) {
+				return
+			}
+			packet := bytes.Clone(b[:n])
+			time.AfterFunc(late, func() {
+				if to, ok := client.Load().(net.Addr); ok {
+					_, _ = here.WriteTo(packet, to)
+				}
+			})
+		}
+	}()
+	return here.LocalAddr().String()
 }
 
 // One BMC that is asked by Redfish, and for its console by IPMI, sees two refused logins at most by both together.

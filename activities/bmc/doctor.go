@@ -5,7 +5,6 @@ import (
 	"errors"
 	"fmt"
 	"net/http"
-	"slices"
 	"strings"
 	"time"
 
@@ -88,7 +87,11 @@ func (c *Client) Doctor(ctx context.Context, want schema.Server) Diagnosis {
 		if root, err = c.conn.root(ctx); err != nil {
 			return "", "", err
 		}
-		return strings.TrimSpace(fmt.Sprintf("Redfish %s, %s %s", orDefault(root.str("RedfishVersion"), "of a version not told"), root.str("Vendor"), root.str("Product"))), "", nil
+		words := "Redfish " + orDefault(root.str("RedfishVersion"), "of a version not told")
+		if who := strings.TrimSpace(root.str("Vendor") + " " + root.str("Product")); who != "" {
+			words += ", " + who
+		}
+		return words, "", nil
 	})
 	v.check("key", false, func(context.Context) (string, string, error) {
 		c.conn.mu.Lock()
@@ -161,8 +164,11 @@ func (c *Client) Doctor(ctx context.Context, want schema.Server) Diagnosis {
 		if err != nil {
 			return "", "", err
 		}
-		if h.resets != nil && (!slices.Contains(h.resets, string(schemas.OnResetType)) || !slices.Contains(h.resets, string(schemas.ForceOffResetType))) {
+		switch off := h.allows(schemas.ForceOffResetType); {
+		case !h.allows(schemas.OnResetType) && !h.allows(schemas.ForceOnResetType), !off && !h.allows(schemas.PowerCycleResetType):
 			return "", "", &Error{Kind: ErrUnsupported, Address: c.conn.address, URI: h.uri, Detail: "it takes only " + strings.Join(h.resets, ", "), Hint: "On and ForceOff are needed; is the account an administrator's?"}
+		case !off:
+			return fmt.Sprintf("%s; it takes %s, and no ForceOff", state, strings.Join(h.resets, ", ")), "it can be cycled, and be switched off only by its system; is the account an administrator's?", nil
 		}
 		return fmt.Sprintf("%s; it takes %s", state, orDefault(strings.Join(h.resets, ", "), "resets it doesn't list")), "", nil
 	})
@@ -199,7 +205,7 @@ func (c *Client) Doctor(ctx context.Context, want schema.Server) Diagnosis {
 		if err != nil {
 			return "", "", err
 		}
-		return fmt.Sprintf("%d, of which %d hold events", len(list), len(EventLogs(list))), "", nil
+		return c.checkLogs(ctx, list)
 	})
 	slow := int64(0)
 	for _, x := range v.out.Findings[:min(5, len(v.out.Findings))] {
@@ -217,6 +223,30 @@ func (c *Client) Doctor(ctx context.Context, want schema.Server) Diagnosis {
 // wrongClock is how far a BMC's clock may be off before its logs mislead people. Ours judge by order and not by time.
 const wrongClock = 5 * time.Minute
 
+// checkLogs counts what the event logs hold, by one request each.
+func (c *Client) checkLogs(ctx context.Context, services []string) (string, string, error) {
+	events := EventLogs(services)
+	if len(events) == 0 {
+		return fmt.Sprintf("%d, none of them for events", len(services)), "what it would log of its hardware is seen only by its sensors and states", nil
+	}
+	entries, unread := 0, 0
+	for _, uri := range events {
+		n, err := c.countEntries(ctx, uri)
+		if err := lenient(uri, err); err != nil {
+			return "", "", err
+		}
+		if err != nil {
+			unread++
+		}
+		entries += n
+	}
+	words := fmt.Sprintf("%d, of which %d are read for events; entries in these: %d", len(services), len(events), entries)
+	if unread > 0 {
+		return words, fmt.Sprintf("%d of them can't be read: see gpupool bmc logs", unread), nil
+	}
+	return words, "", nil
+}
+
 func (c *Client) checkClock(ctx context.Context, h *host) (string, string, error) {
 	if len(h.managers) == 0 {
 		return "no manager is named: its clock is unknown", "", nil
@@ -231,9 +261,17 @@ func (c *Client) checkClock(ctx context.Context, h *host) (string, string, error
 	}
 	off := time.Since(t).Round(time.Second)
 	if off.Abs() > wrongClock {
-		return fmt.Sprintf("its clock says %s, it is %s off", t.UTC().Format(time.RFC3339), off.Abs()), "set NTP at the BMC: people read its logs by time", nil
+		return fmt.Sprintf("its clock says %s, it is %s off", t.UTC().Format(time.RFC3339), roughly(off.Abs())), "set NTP at the BMC: people read its logs by time", nil
 	}
 	return fmt.Sprintf("right within %s", off.Abs()), "", nil
+}
+
+// roughly is a time in days where it has some.
+func roughly(d time.Duration) string {
+	if day := 24 * time.Hour; d >= 2*day {
+		return fmt.Sprintf("%d days", d/day)
+	}
+	return d.String()
 }
 
 func (c *Client) checkBoot(ctx context.Context, h *host) (string, string, error) {

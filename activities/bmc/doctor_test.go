@@ -1,6 +1,7 @@
 package bmc_test
 
 import (
+	"fmt"
 	"strings"
 	"testing"
 	"time"
@@ -33,7 +34,7 @@ func TestADoctorNamesWhatIsWrong(t *testing.T) {
 	c := dial(t, s, fast)
 	s.Limit(0, 0, -48*time.Hour)
 	d := c.Doctor(t.Context(), schema.Server{Serial: "SN-2", Accelerators: 9})
-	for check, want := range map[string]string{"identity": "ordered SN-2", "clock": "is 48h0m", "accelerators": "8 shown, 9 ordered"} {
+	for check, want := range map[string]string{"identity": "ordered SN-2", "clock": "is 2 days off", "accelerators": "8 shown, 9 ordered"} {
 		found := false
 		for _, f := range d.Findings {
 			if f.Check == check {
@@ -99,4 +100,35 @@ func TestATreeWithNothingOptionalIsStillDriven(t *testing.T) {
 			}
 		})
 	}
+}
+
+func TestADoctorCountsWhatTheEventLogsHold(t *testing.T) {
+	t.Parallel()
+	s := serve(t, profile(t, lab.DGXH100), lab.Hooks{})
+	c := dial(t, s, fast)
+	services, err := c.LogServices(t.Context())
+	if err != nil {
+		t.Fatal(err)
+	}
+	logs := bmc.EventLogs(services)
+	for n := range 3 {
+		before := logsFinding(t, c)
+		if !strings.HasSuffix(before, fmt.Sprintf(": %d", n)) {
+			t.Fatalf("with %d entries it says %q", n, before)
+		}
+		if _, err := s.AddLogEntry(logs[n%len(logs)], lab.Doc{"Message": "m"}); err != nil {
+			t.Fatal(err)
+		}
+	}
+}
+
+func logsFinding(t *testing.T, c *bmc.Client) string {
+	t.Helper()
+	for _, f := range c.Doctor(t.Context(), schema.Server{}).Findings {
+		if f.Check == "logs" {
+			return f.Text
+		}
+	}
+	t.Fatal("no finding of the logs")
+	return ""
 }

@@ -157,7 +157,7 @@ func (c *IPMIClient) connect(ctx context.Context, l Login) (*ipmi.Client, error)
 		if err != nil {
 			return nil, fmt.Errorf("%w: at most 16 bytes", errUserName)
 		}
-		s.WithInterface(ipmi.InterfaceLanplus).WithTimeout(max(t.Call/8, 200*time.Millisecond)).WithRetry(2).
+		s.WithInterface(ipmi.InterfaceLanplus).WithTimeout(c.exchange()).WithRetry(2).
 			WithMaxPrivilegeLevel(types.PrivilegeLevelAdministrator).WithCipherSuiteID(suite)
 		if err := s.Connect20(call); err == nil {
 			return s, nil
@@ -166,6 +166,11 @@ func (c *IPMIClient) connect(ctx context.Context, l Login) (*ipmi.Client, error)
 		}
 	}
 	return nil, last
+}
+
+// exchange is how long one packet waits for its answer before it is sent again.
+func (c *IPMIClient) exchange() time.Duration {
+	return max(c.pool.cfg.Timing.Call/8, 200*time.Millisecond)
 }
 
 func rakpRefused(err error) bool {

@@ -122,6 +122,23 @@ func (c *Client) Log(ctx context.Context, most int) ([]LogEntry, error) {
 
 func lastEntries(list []LogEntry, most int) []LogEntry { return list[max(0, len(list)-most):] }
 
+// countEntries is how many entries a log has, by its own word; where it gives none, how many its first page shows.
+func (c *Client) countEntries(ctx context.Context, service string) (int, error) {
+	s, err := c.conn.get(ctx, service)
+	if err != nil {
+		return 0, err
+	}
+	page, err := c.conn.get(ctx, orDefault(s.link("Entries"), strings.TrimRight(service, "/")+"/Entries"))
+	if isKind(err, ErrNotFound) {
+		return 0, nil // a log that isn't there is empty
+	}
+	if n, told := page.num("Members@odata.count"); told || err != nil {
+		return int(n), err
+	}
+	list, _ := page.at("Members").([]any)
+	return len(list), nil
+}
+
 // LogEntries reads what a log has new since cursor, oldest first, and the next cursor. A nil cursor is the first sight:
 // everything is returned, marked as history. After a clear or a wrap everything in it is new. An entry is never returned
 // twice, even by another caller that starts from the same cursor.

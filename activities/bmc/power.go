@@ -86,8 +86,8 @@ func powerOf(r *resource) PowerState {
 
 // SetPower brings the host to a power state and returns nil only when a read shows it. It is idempotent: a machine that is
 // there already gets no request. Off asks the OS first and cuts the power when that takes too long. Cycle is off, a
-// pause, on: never a PowerCycle or ForceRestart, which some machines lack (DGX H100) and others don't come back from
-// (Lenovo SR675).
+// pause, on: never a ForceRestart, which some machines don't come back from (Lenovo SR675), and a PowerCycle, which some
+// lack (DGX H100), only where the power can't be cut otherwise.
 func (c *Client) SetPower(ctx context.Context, want Want, opts ...PowerOption) (err error) {
 	defer c.conn.named("power "+string(want), &err)
 	plan := powerPlan{graceful: c.conn.pool.cfg.Timing.Graceful}
@@ -108,6 +108,9 @@ func (c *Client) SetPower(ctx context.Context, want Want, opts ...PowerOption) (
 		_, err := c.turnOff(ctx, h, plan)
 		return err
 	case Cycle:
+		if !h.allows(schemas.ForceOffResetType) && h.allows(schemas.PowerCycleResetType) {
+			return c.cycleAtOnce(ctx, h, plan)
+		}
 		wasOn, err := c.turnOff(ctx, h, plan)
 		if err != nil {
 			return err
@@ -151,21 +154,82 @@ func (c *Client) turnOff(ctx context.Context, h *host, plan powerPlan) (wasOn bo
 	if err != nil || s == PowerOff {
 		return false, err
 	}
-	if plan.graceful > 0 && h.allows(schemas.GracefulShutdownResetType) {
-		refused := c.reset(ctx, h, schemas.GracefulShutdownResetType)
-		unheard := isKind(refused, ErrUnreachable) // a bmc that hangs up may have heard us: the power tells
-		if refused != nil && !unheard && !isKind(refused, ErrRefused) && !isKind(refused, ErrBusy) {
-			return true, refused
-		}
-		if refused == nil || unheard {
-			off, err := c.until(ctx, plan.graceful, c.shows(h, PowerOff))
-			if off || err != nil && ctx.Err() != nil {
-				return true, err
-			}
-			c.conn.pool.log.WarnContext(ctx, "the os did not shut down in time, cutting the power", "bmc", c.conn.address, "waited", plan.graceful)
-		}
+	if !h.allows(schemas.ForceOffResetType) { // to ask the OS is all that there is
+		plan.graceful = max(plan.graceful, c.conn.pool.cfg.Timing.Graceful)
+	}
+	if off, err := c.shutDown(ctx, h, plan); off || err != nil {
+		return true, err
 	}
 	return true, c.drive(ctx, h, schemas.ForceOffResetType, PowerOff)
+}
+
+// shutDown asks the OS to switch the machine off, where the plan and the BMC have it, and says whether it did in time.
+func (c *Client) shutDown(ctx context.Context, h *host, plan powerPlan) (off bool, err error) {
+	if plan.graceful <= 0 || !h.allows(schemas.GracefulShutdownResetType) {
+		return false, nil
+	}
+	refused := c.reset(ctx, h, schemas.GracefulShutdownResetType)
+	unheard := isKind(refused, ErrUnreachable) // a bmc that hangs up may have heard us: the power tells
+	if refused != nil && !unheard {
+		if isKind(refused, ErrRefused) || isKind(refused, ErrBusy) {
+			return false, nil
+		}
+		return false, refused
+	}
+	off, err = c.until(ctx, plan.graceful, c.shows(h, PowerOff))
+	if off || err != nil && ctx.Err() != nil {
+		return off, err
+	}
+	c.conn.pool.log.WarnContext(ctx, "the os did not shut down in time, cutting the power", "bmc", c.conn.address, "waited", plan.graceful)
+	return false, nil
+}
+
+// cycleAtOnce cycles a machine whose BMC lists PowerCycle and no ForceOff. PowerCycle is sent once: sent again it would cut
+// off what has just started. It is proven by the power having been seen away, or by the time of the last reset.
+func (c *Client) cycleAtOnce(ctx context.Context, h *host, plan powerPlan) error {
+	s, err := c.power(ctx, h)
+	if err != nil {
+		return err
+	}
+	if s != PowerOff && (h.allows(schemas.OnResetType) || h.allows(schemas.ForceOnResetType)) {
+		off, err := c.shutDown(ctx, h, plan)
+		if err != nil {
+			return err
+		}
+		if off {
+			if err := sleep(ctx, c.settle(h)); err != nil {
+				return err
+			}
+			s = PowerOff
+		}
+	}
+	if s == PowerOff {
+		return c.turnOn(ctx, h)
+	}
+	before, err := c.conn.get(ctx, h.uri)
+	if err != nil {
+		return err
+	}
+	if err := c.reset(ctx, h, schemas.PowerCycleResetType); err != nil && !isKind(err, ErrUnreachable) {
+		return err
+	}
+	t := c.conn.pool.cfg.Timing
+	gone, err := c.until(ctx, t.PowerChange, func(ctx context.Context) (bool, error) {
+		r, err := c.conn.get(ctx, h.uri)
+		if err != nil {
+			return false, err
+		}
+		state, last := powerOf(r), r.str("LastResetTime")
+		return state == PowerOff || state == PowerTurningOff || state == PowerTurningOn || last != "" && last != before.str("LastResetTime"), nil
+	})
+	if err == nil && gone {
+		gone, err = c.until(ctx, t.PowerChange, c.shows(h, PowerOn))
+	}
+	if err == nil && !gone {
+		err = &Error{Kind: ErrNotProven, Address: c.conn.address, URI: h.uri, Detail: fmt.Sprintf("PowerCycle was accepted, and within %s the power was not seen off and on again", t.PowerChange),
+			Hint: "look at the machine: power supplies, interlock, a hung BMC"}
+	}
+	return err
 }
 
 // allows reports whether a reset type may be sent: it is listed, or nothing is.

@@ -139,3 +139,68 @@ func TestTheLightIsSetAndReadBackOnEveryMachine(t *testing.T) {
 		}
 	}
 }
+
+// A BMC that lists PowerCycle and no ForceOff: the system is asked first, and the cycle is sent once.
+func TestAMachineWithoutForceOffIsCycledByPowerCycle(t *testing.T) {
+	t.Parallel()
+	without := func(t *testing.T, q func(*lab.Quirks)) (*lab.Server, *bmc.Client) {
+		t.Helper()
+		s := serve(t, profile(t, lab.Dell), lab.Hooks{}, lab.WithQuirks(q))
+		if err := s.Patch("/redfish/v1/Systems/System.Embedded.1", lab.Doc{"Actions": lab.Doc{"#ComputerSystem.Reset": lab.Doc{"ResetType@Redfish.AllowableValues": []any{"On", "GracefulShutdown", "PowerCycle"}}}}); err != nil {
+			t.Fatal(err)
+		}
+		c := dial(t, s)
+		if err := c.SetPower(t.Context(), bmc.On); err != nil {
+			t.Fatal(err)
+		}
+		s.ClearRequests()
+		return s, c
+	}
+	for name, try := range map[string]struct {
+		hangs bool
+		opts  []bmc.PowerOption
+		want  string
+	}{
+		"the system goes":        {false, nil, "GracefulShutdown On"},
+		"the system hangs":       {true, nil, "GracefulShutdown PowerCycle"},
+		"the system isn't asked": {false, []bmc.PowerOption{bmc.Hard()}, "PowerCycle"},
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			s, c := without(t, func(q *lab.Quirks) {
+				q.IgnoresShutdown, q.PowerOffDelay, q.PowerOnDelay = try.hangs, 15*time.Millisecond, 30*time.Millisecond
+			})
+			if err := c.SetPower(t.Context(), bmc.Cycle, try.opts...); err != nil {
+				t.Fatal(err)
+			}
+			var types []string
+			for _, r := range sent(s) {
+				if _, kind, ok := strings.Cut(r, `"ResetType":"`); ok {
+					kind, _, _ = strings.Cut(kind, `"`)
+					types = append(types, kind)
+				}
+			}
+			if got := strings.Join(types, " "); got != try.want || !s.PowerOn() {
+				t.Fatalf("sent %q, want %q; power %v", got, try.want, s.PowerOn())
+			}
+			if bad := refusals(s); bad != nil {
+				t.Fatalf("refused: %v", bad)
+			}
+		})
+	}
+	t.Run("one that only says yes is not believed", func(t *testing.T) {
+		t.Parallel()
+		s, c := without(t, func(*lab.Quirks) {})
+		s.AddFault(lab.Fault{Method: "POST", Path: "/redfish/v1/Systems/*/Actions/**", Status: 204})
+		if err := c.SetPower(t.Context(), bmc.Cycle, bmc.Hard()); !errors.Is(err, bmc.ErrNotProven) {
+			t.Fatalf("%v, want not proven", err)
+		}
+	})
+	t.Run("off is the system's to do", func(t *testing.T) {
+		t.Parallel()
+		s, c := without(t, func(*lab.Quirks) {})
+		if err := c.SetPower(t.Context(), bmc.Off, bmc.Hard()); err != nil || s.PowerOn() {
+			t.Fatalf("%v, power %v", err, s.PowerOn())
+		}
+	})
+}

@@ -49,6 +49,27 @@ func checkBMCArgs(verb schema.BMCVerb, a schema.BMCArgs) error {
 	case a.Seconds < 0 || a.Seconds > 300:
 		return schema.Invalid("seconds", a.Seconds, "1 to 300, or 0 for 5")
 	}
+	return foreignBMCArg(verb, a)
+}
+
+// foreignBMCArg refuses an argument that the verb does not read: whoever gives one means something else than will be done.
+func foreignBMCArg(verb schema.BMCVerb, a schema.BMCArgs) error {
+	for _, f := range []struct {
+		name  string
+		of    schema.BMCVerb
+		value any
+		given bool
+	}{
+		{"want", schema.BMCPower, a.Want, a.Want != ""}, {"hard", schema.BMCPower, a.Hard, a.Hard}, {"from", schema.BMCBoot, a.From, a.From != ""},
+		{"lit", schema.BMCLight, a.Lit, a.Lit}, {"most", schema.BMCLogs, a.Most, a.Most != 0}, {"seconds", schema.BMCConsole, a.Seconds, a.Seconds != 0},
+	} {
+		if f.given && f.of != verb {
+			return schema.Invalid(f.name, f.value, fmt.Sprintf("nothing: it belongs to %s, and the verb is %s", f.of, verb))
+		}
+	}
+	if a.Hard && (a.Want == "" || a.Want == "on") {
+		return schema.Invalid("hard", a.Hard, "true only where want takes the power away")
+	}
 	return nil
 }
 

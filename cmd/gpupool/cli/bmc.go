@@ -1,6 +1,7 @@
 package cli
 
 import (
+	"cmp"
 	"encoding/json"
 	"fmt"
 	"io"
@@ -237,7 +238,7 @@ func (a *app) bmcBoot() *cobra.Command {
 	}, func(w io.Writer, name string, act schema.BMCAct) error {
 		l, err := result[bmc.Look](act)
 		if err == nil {
-			_, err = fmt.Fprintf(w, "%s: power %s, boot override %s.\n", words.Printable(name, false), l.Power, words.Printable(words.Or(l.Override), false))
+			_, err = fmt.Fprintf(w, "%s: power %s, boot override %s.\n", words.Printable(name, false), l.Power, words.Printable(cmp.Or(l.Override, "none"), false))
 		}
 		return err
 	})
@@ -249,7 +250,14 @@ func (a *app) bmcLight() *cobra.Command {
 			return contract.NewBMCAct{}, usageError{fmt.Errorf("takes on or off, got %q", args[1])}
 		}
 		return contract.NewBMCAct{Verb: schema.BMCLight, Lit: args[1] == "on"}, nil
-	}, saying("The locator light of %s is switched."))
+	}, func(w io.Writer, name string, act schema.BMCAct) error {
+		state := "off"
+		if act.Args.Lit {
+			state = "on"
+		}
+		_, err := fmt.Fprintf(w, "The locator light of %s is %s.\n", words.Printable(name, false), state)
+		return err
+	})
 }
 
 func (a *app) bmcLogs() *cobra.Command {
@@ -263,13 +271,18 @@ func (a *app) bmcLogs() *cobra.Command {
 		}
 		t := newTable("CREATED", "SEVERITY", "LOG", "ID", "MESSAGE")
 		for _, e := range list {
-			t.row(e.Created, e.Severity, e.Service[strings.LastIndexByte(e.Service, '/')+1:], e.ID, e.Message)
+			t.row(e.Created, e.Severity, logName(e.Service), e.ID, e.Message)
 		}
 		t.write(w, "The logs are empty.")
 		return nil
 	})
 	cmd.Flags().IntVar(&most, "most", 50, "how many entries, 1 to 1000")
 	return cmd
+}
+
+// logName is a log service's path without what all have: Systems/1/Log1. Two owners may give their logs the same name.
+func logName(path string) string {
+	return strings.Replace(strings.TrimPrefix(path, "/redfish/v1/"), "/LogServices/", "/", 1)
 }
 
 func (a *app) bmcSensors() *cobra.Command {
@@ -291,13 +304,18 @@ func (a *app) bmcSensors() *cobra.Command {
 	})
 }
 
+// silent says of each way to a console that nothing was there.
+var silent = map[string]string{"log": "The BMC kept nothing of the console.", "sol": "Nothing came while listening."}
+
 func (a *app) bmcConsole() *cobra.Command {
 	seconds := 5
 	cmd := a.bmcVerb("console NAME", "Show the serial console: what the BMC kept of it, or what comes while listening", exactly("NAME"), func([]string) (contract.NewBMCAct, error) {
 		return contract.NewBMCAct{Verb: schema.BMCConsole, Seconds: seconds}, nil
 	}, func(w io.Writer, _ string, act schema.BMCAct) error {
 		c, err := result[bmc.Console](act)
-		if err == nil {
+		if err == nil && strings.TrimSpace(c.Text) == "" {
+			_, err = fmt.Fprintln(w, silent[c.Via])
+		} else if err == nil {
 			_, err = fmt.Fprintln(w, words.Printable(strings.TrimRight(c.Text, "\r\n"), true))
 		}
 		return err

@@ -1,0 +1,38 @@
+package store_test
+
+import (
+	"errors"
+	"testing"
+
+	"gpupool/schema"
+	"gpupool/schema/store/storetest"
+)
+
+// Whoever gives a verb what it doesn't read means something else than would be done.
+func TestAnArgumentOfAnotherBMCVerbIsRefusedByName(t *testing.T) {
+	t.Parallel()
+	s, ctx := storetest.Open(t), t.Context()
+	v := storetest.Available(t, s, 1, "nvidia-h100-80gb", 8)
+	own := map[schema.BMCVerb]string{schema.BMCPower: "want", schema.BMCBoot: "from", schema.BMCLight: "lit", schema.BMCLogs: "most", schema.BMCConsole: "seconds"}
+	given := map[string]schema.BMCArgs{"want": {Want: "on"}, "from": {From: "disk"}, "lit": {Lit: true}, "most": {Most: 5}, "seconds": {Seconds: 5}}
+	for _, verb := range schema.BMCVerbs {
+		for field, args := range given {
+			_, err := s.AskBMC(ctx, v.ID, verb, args, "", "op")
+			var e *schema.Error
+			refused := errors.As(err, &e) && e.Code == schema.CodeInvalid && e.Field == field && e.Hint != ""
+			if mine := field == own[verb]; mine == refused {
+				t.Errorf("%s with %s: %v", verb, field, err)
+			}
+		}
+		for _, want := range []string{"", "on"} {
+			var e *schema.Error
+			args := schema.BMCArgs{Hard: true}
+			if verb == schema.BMCPower {
+				args.Want = want
+			}
+			if _, err := s.AskBMC(ctx, v.ID, verb, args, "", "op"); !errors.As(err, &e) || e.Field != "hard" {
+				t.Errorf("%s %q with hard: %v", verb, want, err)
+			}
+		}
+	}
+}
