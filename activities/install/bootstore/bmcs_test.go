@@ -20,6 +20,9 @@ func TestStrangersThatLookLikeBMCsAreFound(t *testing.T) {
 	for mac, what := range map[string]string{
 		"0c:42:a1:00:00:01": `operating system, class "iDRAC"`, "0c:42:a1:00:00:02": `operating system, class "CPQRIB3"`, "0c:42:a1:00:00:03": `operating system, class "udhcp 1.31.1"`,
 		"0c:42:a1:00:00:04": `UEFI, x86-64, class "PXEClient:Arch:00007:UNDI:003016"`, "0c:42:a1:00:00:05": "operating system", "0c:42:a1:00:00:06": `operating system, class "MSFT 5.0"`,
+		// Of a maker of servers: without a class it may be a BMC; one that boots, or names an operating system, is none.
+		"7c:c2:55:00:00:01": "operating system", "7c:c2:55:00:00:02": `UEFI, x86-64, class "PXEClient:Arch:00007:UNDI:003016"`, "7c:c2:55:00:00:03": `operating system, class "MSFT 5.0"`,
+		"7c:c2:55:00:00:04": `operating system, class "udhcp 1.31.1"`, "7c:c2:55": "operating system",
 	} {
 		at = append(at, time.Now())
 		evidence = append(evidence, schema.BootEvidence{Kind: boot.KindUnknown, MAC: mac, What: what})
@@ -39,7 +42,7 @@ func TestStrangersThatLookLikeBMCsAreFound(t *testing.T) {
 	for _, f := range list {
 		got = append(got, f.Address+" "+f.Vendor+" "+f.Via)
 	}
-	if !slices.Equal(got, []string{"mac:0c:42:a1:00:00:01 Dell dhcp", "mac:0c:42:a1:00:00:02 HPE dhcp", "mac:0c:42:a1:00:00:03  dhcp"}) {
+	if !slices.Equal(got, []string{"mac:0c:42:a1:00:00:01 Dell dhcp", "mac:0c:42:a1:00:00:02 HPE dhcp", "mac:0c:42:a1:00:00:03  dhcp", "mac:7c:c2:55:00:00:01 Supermicro dhcp", "mac:7c:c2:55:00:00:04 Supermicro dhcp"}) {
 		t.Fatalf("found %v", got)
 	}
 }
