@@ -61,7 +61,8 @@ func (s *State) Cycle(now time.Time) Result {
 	return out
 }
 
-// mostWalks bounds the walks of one cycle. Each one more takes starts that close a gate.
+// mostWalks bounds the walks of one cycle. Each one more takes what the last has changed: a gate that its starts have
+// closed, or places that it no longer keeps from jobs that had their turn.
 const mostWalks = 4
 
 // unsettled says whether the starts of a walk have changed how a job stands that had its turn before them: its gate
