@@ -141,3 +141,32 @@ func TestWhatIsNewsAndWhatIsNot(t *testing.T) {
 		})
 	}
 }
+
+// Case 5 at its own timing, a look a minute with the settle time that is the default: GPUs absent behind a baseboard that is
+// up after five minutes are told at no look, and one that never comes up is told once, when ten minutes are over.
+func TestABaseboardThatIsUpAfterFiveMinutesIsNoNews(t *testing.T) {
+	t.Parallel()
+	settle := New(nil, Config{}).cfg.Settle
+	begun := time.Date(2026, 1, 1, 0, 0, 0, 0, time.UTC)
+	gpu := bmc.GPU{Slot: "SXM1", Serial: "A", State: "Absent", Health: "Critical"}
+	for _, up := range []int{5, 1000} { // the minute in which it is up
+		var m Memory
+		for minute := range 30 {
+			id := &bmc.Identity{BaseboardsReady: minute >= up, GPUs: []bmc.GPU{gpu}}
+			if id.BaseboardsReady {
+				id.GPUs[0].State, id.GPUs[0].Health = "Enabled", "OK"
+			}
+			told := ""
+			for _, x := range m.signs(Snapshot{At: begun.Add(time.Duration(minute) * time.Minute), Vitals: bmc.Vitals{Power: bmc.PowerOn}, Identity: id}, settle) {
+				told += x.Kind + " "
+			}
+			want := ""
+			if up == 1000 && minute == 10 {
+				want = "baseboard-starting "
+			}
+			if told != want {
+				t.Errorf("up at minute %d: minute %d told %q, want %q", up, minute, told, want)
+			}
+		}
+	}
+}
