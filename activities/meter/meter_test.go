@@ -190,6 +190,37 @@ func TestAnIdleJobIsToldAndThenStoppedByItsProjectsLimit(t *testing.T) {
 	}
 }
 
+// What is not known is never idle, and nobody is stopped for it.
+func TestAJobIsIdleOnlyAsLongAsAllOfItIsKnownToBe(t *testing.T) {
+	t.Parallel()
+	p := newPool(t)
+	warn, reclaim := (30 * time.Minute).Milliseconds(), (time.Hour).Milliseconds()
+	if _, err := p.SetProject(t.Context(), "test", "blue", "main", store.AccountChange{IdleWarn: &warn, IdleReclaim: &reclaim}); err != nil {
+		t.Fatal(err)
+	}
+	for _, c := range []struct {
+		name string
+		busy []float64 // of each device; what is missing is unknown
+		d    time.Duration
+		want meter.Settled
+	}{
+		{"one of two says nothing", []float64{0}, 2 * time.Hour, meter.Settled{}},
+		{"both are idle, for less than the limit", []float64{0, 0}, 25 * time.Minute, meter.Settled{}},
+		{"then nothing is known", nil, 20 * time.Minute, meter.Settled{}},
+		{"it is idle again: that begins anew", []float64{0, 0}, 25 * time.Minute, meter.Settled{}},
+		{"as long as the limit", []float64{0, 0}, 6 * time.Minute, meter.Settled{Idle: 1}},
+		{"the agents fall silent", nil, 3 * time.Hour, meter.Settled{}},
+		{"idle for as long as the limit once more", []float64{0, 0}, 31 * time.Minute, meter.Settled{Idle: 1}},
+		{"a short gap ends nothing", nil, 2 * time.Minute, meter.Settled{Idle: 1}},
+		{"after it", []float64{0, 0}, 30 * time.Minute, meter.Settled{Idle: 1, Reclaimed: 1}},
+	} {
+		p.run(c.d, c.busy...)
+		if got := p.settle(); got != c.want {
+			t.Fatalf("%s: %+v, want %+v", c.name, got, c.want)
+		}
+	}
+}
+
 func TestAWarningThatWouldComeTooLateComesAtHalfTheTime(t *testing.T) {
 	t.Parallel()
 	all := usage.Policy{IdleWarn: 7200, IdleReclaim: 0}

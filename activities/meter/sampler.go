@@ -88,14 +88,14 @@ func (s *Sampler) Flush(ctx context.Context) {
 	if len(pending) == 0 {
 		return
 	}
-	p, err := s.Store.ChargePolicy(ctx)
+	p, unread := s.Store.ChargePolicy(ctx)
 	for server, list := range pending {
+		err := unread
 		if err == nil {
 			err = s.Store.AddUtilization(ctx, server, list, float64(p.IdleBelow)/100)
 		}
 		if err != nil && ctx.Err() == nil && s.Log != nil {
 			s.Log.WarnContext(ctx, "utilization was not kept: that time counts as unknown", "server", server, "err", err)
 		}
-		err = nil
 	}
 }

@@ -4,6 +4,7 @@ import (
 	"context"
 	"maps"
 	"slices"
+	"time"
 
 	"gpupool/schema"
 	"gpupool/schema/usage"
@@ -15,6 +16,10 @@ type Sampled struct {
 	usage.Interval
 	Busy float64 // 0 to 1
 }
+
+// blind is how long a job's utilization may be unknown without ending its idleness: samples are kept every minute. What is
+// not known to be idle is not idle, and nobody is stopped for it.
+const blind = 3 * time.Minute
 
 // AddUtilization keeps samples of one server's accelerators, ascending by time, for the attempts that held them. What is
 // under idleBelow counts as idle. A moment is counted once: of what was counted before, by this process or another,
@@ -48,6 +53,7 @@ func (s *Store) AddUtilization(ctx context.Context, server string, samples []Sam
 		until                                schema.Instant
 		active                               schema.Instant // the last moment at which some accelerator was busy; 0 = none
 		from                                 schema.Instant
+		seen                                 int // accelerators of which something is known
 	}
 	bySerial := map[string][]Sampled{}
 	for _, p := range samples {
@@ -59,7 +65,7 @@ func (s *Store) AddUtilization(ctx context.Context, server string, samples []Sam
 			return err
 		}
 		type last struct{ CoveredUntil, IdleSince schema.Instant }
-		before := map[attemptOf]last{}
+		before, all := map[attemptOf]last{}, map[attemptOf]int{}
 		sums := map[key]*sum{}
 		for _, h := range held {
 			a := attemptOf{h.Job, h.Attempt}
@@ -70,6 +76,8 @@ func (s *Store) AddUtilization(ctx context.Context, server string, samples []Sam
 				}
 				before[a] = b
 			}
+			all[a]++
+			counted := map[*sum]bool{}
 			for _, p := range bySerial[h.Identity] {
 				in := p.Cut(usage.Interval{Start: max(h.AllocatedAt, b.CoveredUntil), End: whole.End})
 				for hour, part := range usage.Hours(in.Start, in.End) {
@@ -78,6 +86,10 @@ func (s *Store) AddUtilization(ctx context.Context, server string, samples []Sam
 					if v == nil {
 						v = &sum{tenant: h.Tenant, project: h.Project, spec: h.Spec, model: h.Model, region: h.Region, from: part.Start}
 						sums[k] = v
+					}
+					if !counted[v] {
+						counted[v] = true
+						v.seen++
 					}
 					ms := part.Milliseconds()
 					v.known += ms
@@ -96,8 +108,11 @@ func (s *Store) AddUtilization(ctx context.Context, server string, samples []Sam
 			v, a := sums[k], attemptOf{k.job, k.attempt}
 			b := before[a]
 			idle := b.IdleSince
+			if v.from.Sub(b.CoveredUntil) > blind {
+				idle = 0 // begun anew: of the time between nothing is known
+			}
 			switch {
-			case v.active >= v.until:
+			case v.active >= v.until || v.seen < all[a]:
 				idle = 0
 			case v.active > 0:
 				idle = v.active
@@ -117,17 +132,16 @@ func (s *Store) AddUtilization(ctx context.Context, server string, samples []Sam
 }
 
 // idleSince is since when live jobs do nothing on any of their accelerators: the latest moment at which one of their
-// servers was busy. A job that is busy, or of which one server is not known, is not in it.
+// servers was busy. A job that is busy, or of which an accelerator is not known, or no longer, is not in it.
 func (s *Store) idleSince(ctx context.Context, jobs []string) (map[string]schema.Instant, error) {
 	var rows []struct {
-		Job       string
-		Idle      schema.Instant // the latest
-		Busy, All int64          // servers
-		Known     int64
+		Job  string
+		Idle schema.Instant // the latest
+		Busy int64          // servers
 	}
-	if err := s.read(ctx).Raw(`SELECT x.job, max(x.idle) AS idle, sum(CASE WHEN x.idle = 0 THEN 1 ELSE 0 END) AS busy, count(*) AS "all" FROM (
-		SELECT al.job, al.server, coalesce((SELECT u.idle_since FROM utilization_hours u WHERE u.job = al.job AND u.attempt = al.attempt AND u.server = al.server ORDER BY u.hour DESC LIMIT 1), 0) AS idle
-		FROM allocations al WHERE al.released_at = 0 AND al.job IN ? GROUP BY al.job, al.attempt, al.server) x GROUP BY x.job`, jobs).Scan(&rows).Error; err != nil {
+	if err := s.read(ctx).Raw(`SELECT x.job, max(x.idle) AS idle, sum(CASE WHEN x.idle = 0 THEN 1 ELSE 0 END) AS busy FROM (
+		SELECT al.job, al.server, coalesce((SELECT CASE WHEN u.covered_until >= ? THEN u.idle_since ELSE 0 END FROM utilization_hours u WHERE u.job = al.job AND u.attempt = al.attempt AND u.server = al.server ORDER BY u.hour DESC LIMIT 1), 0) AS idle
+		FROM allocations al WHERE al.released_at = 0 AND al.job IN ? GROUP BY al.job, al.attempt, al.server) x GROUP BY x.job`, s.Now().Add(-blind), jobs).Scan(&rows).Error; err != nil {
 		return nil, err
 	}
 	out := map[string]schema.Instant{}

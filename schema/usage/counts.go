@@ -113,8 +113,12 @@ func share(part, whole int64) (v float64, ok bool) {
 	return float64(part) / float64(whole), true
 }
 
-// AllocatedShare is the share of available accelerator time that was allocated. Available is allocated, idle or reserved.
+// AllocatedShare is the share of available accelerator time that was allocated to what the key stands for. Available is allocated, idle or reserved.
 func (c Counts) AllocatedShare() (float64, bool) { return share(c.Allocated, c.Capacity.Available()) }
+
+// Full is the share of available accelerator time that anybody had allocated: of a tenant's or a spec's counts too, whose own
+// share says nothing of what others left.
+func (c Counts) Full() (float64, bool) { return share(c.Capacity.Allocated, c.Capacity.Available()) }
 
 // IdleRate is the share of the known allocated time in which an accelerator did nothing.
 func (c Counts) IdleRate() (float64, bool) { return share(c.Idle, c.Known) }
@@ -154,7 +158,8 @@ func (c Counts) Verdict() string {
 		manyFail  = 0.80 // success by GPU-hours under this
 		muchBlind = 0.50
 	)
-	allocated, capacityKnown := c.AllocatedShare()
+	allocated, _ := c.AllocatedShare()
+	taken, capacityKnown := c.Full()
 	idle, idleKnown := c.IdleRate()
 	blind, _ := c.UnknownShare()
 	success, ended := c.GPUSuccess()
@@ -165,13 +170,13 @@ func (c Counts) Verdict() string {
 		return "Nothing to judge: no accelerator was available in this period."
 	case waits && idleKnown && idle >= muchIdle:
 		say = append(say, "Long queues and a high idle rate: a policy problem, not a capacity problem. Accelerators are held and not used while others wait; an idle limit, smaller requests or preemption would free them.")
-	case waits && allocated >= full:
+	case waits && taken >= full:
 		say = append(say, "Long queues and a full pool: a capacity problem. What is there is allocated, and jobs wait for more.")
 	case waits:
 		say = append(say, "Long queues and free accelerators: quotas, fragmentation or unfit shapes hold jobs back, not capacity. See the waits by reason.")
 	case idleKnown && idle >= muchIdle:
 		say = append(say, "Short queues and a high idle rate: nobody waits, and what is allocated is little used.")
-	case allocated < lowShare:
+	case taken < lowShare:
 		say = append(say, "Short queues and a low allocated share: there is more capacity than demand.")
 	default:
 		say = append(say, "Healthy: queues are short and accelerators are in use.")
@@ -183,6 +188,9 @@ func (c Counts) Verdict() string {
 		say = append(say, "Of most of the allocated time the utilization is not known: the idle rate says little.")
 	}
 	n := fmt.Sprintf("Wait p90 %s over %d starts; %s of the available time allocated", span(c.Wait.P90), c.Wait.Attempts, percent(allocated))
+	if taken-allocated >= 0.0005 { // as far as one decimal shows it
+		n += fmt.Sprintf(" (%s with what others hold)", percent(taken))
+	}
 	if idleKnown {
 		n += fmt.Sprintf("; %s of the known allocated time idle", percent(idle))
 	}

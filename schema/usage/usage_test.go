@@ -371,6 +371,8 @@ func TestTheVerdictTellsPolicyFromCapacity(t *testing.T) {
 		"idle while others wait": {usage.Counts{Wait: long, Allocated: 95, Capacity: full, Known: 90, Idle: 45}, "Long queues and a high idle rate: a policy problem, not a capacity problem"},
 		"full":                   {usage.Counts{Wait: long, Allocated: 95, Capacity: full, Known: 90, Idle: 2}, "Long queues and a full pool: a capacity problem"},
 		"free and waiting":       {usage.Counts{Wait: long, Allocated: 50, Capacity: usage.Balance{Installed: 100, Allocated: 50, Idle: 50}, Known: 50}, "Long queues and free accelerators"},
+		"others fill the pool":   {usage.Counts{Wait: long, Allocated: 5, Capacity: full, Known: 5}, "Long queues and a full pool: a capacity problem"},
+		"others use the pool":    {usage.Counts{Allocated: 5, Capacity: full, Known: 5}, "Healthy"},
 		"quiet":                  {usage.Counts{Allocated: 20, Capacity: usage.Balance{Installed: 100, Allocated: 20, Idle: 80}, Known: 20}, "Short queues and a low allocated share"},
 		"nothing there":          {usage.Counts{}, "Nothing to judge"},
 	} {

@@ -73,10 +73,10 @@ func Execute(ctx context.Context, root *cobra.Command) int {
 	return Exit(err)
 }
 
-// group is a command that holds others. Alone it lists what it is about.
+// group is a command that holds others. Alone it does what list does.
 func group(use, short string, list *cobra.Command, sub ...*cobra.Command) *cobra.Command {
 	sub = append([]*cobra.Command{list}, sub...)
-	c := &cobra.Command{Use: use, Short: short, Long: short + ".\nWithout a further word it lists: gpupool " + use + " is gpupool " + use + " list.", RunE: func(cmd *cobra.Command, args []string) error {
+	c := &cobra.Command{Use: use, Short: short, Long: short + ".\nWithout a further word it does what " + list.Name() + " does.", RunE: func(cmd *cobra.Command, args []string) error {
 		if len(args) == 0 {
 			list.SetContext(cmd.Context())
 			return list.RunE(list, nil)
