@@ -19,14 +19,13 @@ import (
 
 // Machine is a server as the boot service sees it.
 type Machine struct {
-	ID         string // inventory id
-	Name       string // sent as host name (option 12) where it is a valid one
-	Phase      schema.Phase
-	Protected  bool   // refuses every destructive step, so no install script whatever else is set
-	Arch       string // x86_64, arm64, as ordered; empty = not known. What is booted follows the firmware; a difference is evidence
-	SecureBoot bool   // its firmware boots only signed first stages
-	Armed      *schema.Armed
-	Runs       *schema.Running // the system that it has; nil = none, or it may not boot it
+	ID        string // inventory id
+	Name      string // sent as host name (option 12) where it is a valid one
+	Phase     schema.Phase
+	Protected bool   // refuses every destructive step, so no install script whatever else is set
+	Arch      string // x86_64, arm64, as ordered; empty = not known. What is booted follows the firmware; a difference is evidence
+	Armed     *schema.Armed
+	Runs      *schema.Running // the system that it has; nil = none, or it may not boot it
 }
 
 // Holding is m as if it were armed for the system that it runs, for an [Installer] to say what it boots.

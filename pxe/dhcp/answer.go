@@ -70,7 +70,7 @@ func (s *Server) answer(ctx context.Context, p *Packet, a Arrival) (Reply, bool)
 	if s.cfg.UserClass != "" && slices.Contains(p.Client.UserOf, s.cfg.UserClass) {
 		p.Client.Firmware = IPXE // an own build, whatever else it lacks
 	}
-	c.boot = s.cfg.instruct(p.Client, p.MAC, m.SecureBoot)
+	c.boot = s.cfg.instruct(p.Client, p.MAC)
 	if a.PXEPort {
 		return c.pxe()
 	}

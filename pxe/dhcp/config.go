@@ -64,7 +64,7 @@ type Config struct {
 	Stages map[Arch]string
 	// Has tells whether a boot file is there; nil = all are.
 	Has func(name string) bool
-	// SecureBoot gives every UEFI client the signed shim; a machine can ask for it alone.
+	// SecureBoot gives every UEFI client the signed shim.
 	SecureBoot bool
 	// UserClass is the user class (option 77) of an iPXE built for this service; empty = none.
 	UserClass string

@@ -95,7 +95,7 @@ func TestScenarios(t *testing.T) {
 				}
 				return "ok\n"
 			case "machine":
-				w.Put(boot.Machine{ID: arg("id", ""), Name: arg("name", ""), Phase: schema.Phase(arg("phase", "available")), Arch: arg("arch", ""), SecureBoot: d.HasArg("secure-boot")}, arg("mac", ""))
+				w.Put(boot.Machine{ID: arg("id", ""), Name: arg("name", ""), Phase: schema.Phase(arg("phase", "available")), Arch: arg("arch", "")}, arg("mac", ""))
 				return "ok\n"
 			case "arm":
 				n, _ := strconv.Atoi(arg("attempt", "1"))

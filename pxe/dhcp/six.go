@@ -299,7 +299,7 @@ func (s *Server) Answer6(ctx context.Context, b []byte, a Arrival6) (reply []byt
 		c.note(boot.KindRelay, p.link, "no IPv6 subnet is configured for where it came from: not answered")
 		return nil, to, false
 	}
-	c.boot = s.cfg.instruct6(p.client, p.mac, c.m.SecureBoot)
+	c.boot = s.cfg.instruct6(p.client, p.mac)
 	m, ok := c.answer()
 	if !ok {
 		return nil, to, false
@@ -367,9 +367,9 @@ func (s *Server) subnet6(p *packet6, a Arrival6) *Subnet6 {
 }
 
 // instruct6 is instruct for IPv6, where a boot file is always a URL (RFC 5970 section 3.1).
-func (c Config) instruct6(cl Client, mac string, secure bool) Instruction {
+func (c Config) instruct6(cl Client, mac string) Instruction {
 	c.FilesURL, c.ScriptURL = c.V6.FilesURL, c.V6.ScriptURL
-	i := c.instruct(cl, mac, secure)
+	i := c.instruct(cl, mac)
 	if i.First && !strings.Contains(i.File, "://") {
 		i.File = c.V6.TFTPURL + "/" + strings.TrimPrefix(i.File, "/")
 	}

@@ -106,14 +106,14 @@ type Instruction struct {
 }
 
 // instruct decides what c boots. A program that is already iPXE always gets the script, never a binary again.
-func (c Config) instruct(cl Client, mac string, secure bool) Instruction {
+func (c Config) instruct(cl Client, mac string) Instruction {
 	if cl.Firmware == IPXE {
 		return Instruction{File: c.ScriptURL(mac)}
 	}
 	if cl.Firmware == OS {
 		return Instruction{}
 	}
-	file := c.Stage(cl.Arch, secure || c.SecureBoot)
+	file := c.Stage(cl.Arch, c.SecureBoot)
 	if file == "" {
 		return Instruction{Why: "no first stage for " + cl.Arch.String()}
 	}

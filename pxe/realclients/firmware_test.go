@@ -212,10 +212,10 @@ func TestAAVMFByTFTP(t *testing.T) {
 		{"shim and GRUB under Secure Boot", true, []string{"shimaa64.efi", "grubaa64.efi"}},
 	} {
 		t.Run(c.name, func(t *testing.T) {
-			s := newSite(t, nil)
+			s := newSite(t, func(cfg *pxe.Config) { cfg.SecureBoot = c.sb })
 			s.needFiles(t, c.by...)
 			v := vm{mac: fmt.Sprintf("52:54:00:77:07:%02x", i), tap: fmt.Sprintf("tap7%d", i), uefi: true, arm: true, sb: c.sb}
-			s.Put(boot.Machine{ID: "srv-arm", Name: "arm", Arch: "arm64", SecureBoot: c.sb}, v.mac)
+			s.Put(boot.Machine{ID: "srv-arm", Name: "arm", Arch: "arm64"}, v.mac)
 			s.Arm("srv-arm", 4)
 			s.power(t, v, "br0")
 			for _, f := range c.by {
