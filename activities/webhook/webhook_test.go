@@ -210,6 +210,22 @@ func TestAHookIsToldOfItsTenantsAndItsProjectsEventsAndOfNoOthers(t *testing.T) 
 	}
 }
 
+func TestAHookIsTestedTheMomentItIsMade(t *testing.T) {
+	b := newBench(t)
+	r := newReceiver(t)
+	b.start()
+	first := b.hook("first", r.url, "acme", "", "job.state")
+	b.must(b.db.TestWebhook(t.Context(), "test", first.ID, func(string, schema.Instant) (string, error) {
+		return `{"type":"webhook.test","data":{}}`, nil
+	}))
+	b.until("test message", func() bool { return len(r.all()) == 1 })
+	b.until("word of it", func() bool {
+		l, err := b.db.Deliveries(t.Context(), first.ID, schema.DeliveryDelivered, 10)
+		b.must(l, err)
+		return len(l) == 1 && l[0].Kind == schema.WebhookTest
+	})
+}
+
 func TestADeadReceiverDelaysNoOtherAndMissesNothing(t *testing.T) {
 	b := newBench(t)
 	dead, alive := newReceiver(t), newReceiver(t)
