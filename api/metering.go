@@ -158,7 +158,7 @@ func toCounts(n usage.Counts, pool bool) contract.Counts {
 		}
 		return &v
 	}
-	out := contract.Counts{Period: n.Period, Key: n.Key, Wait: n.Wait, WaitByReason: n.WaitBy, AllocatedGpuMs: n.Allocated, KnownGpuMs: n.Known, IdleGpuMs: n.Idle, Jobs: n.Jobs, OutcomeGpuMs: n.GPU,
+	out := contract.Counts{Period: n.Period, Key: n.Key, Wait: n.Wait, WaitByReason: n.WaitBy, Waiting: n.Waiting, Overdue: n.Overdue, AllocatedGpuMs: n.Allocated, KnownGpuMs: n.Known, IdleGpuMs: n.Idle, Jobs: n.Jobs, OutcomeGpuMs: n.GPU,
 		IdleRate: known(n.IdleRate()), UnknownShare: known(n.UnknownShare()), JobSuccess: known(n.JobSuccess()), GpuSuccess: known(n.GPUSuccess())}
 	if pool {
 		out.AvailableGpuMs, out.AllocatedShare, out.Verdict = n.Capacity.Available(), known(n.AllocatedShare()), n.Verdict()

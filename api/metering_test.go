@@ -56,8 +56,9 @@ func TestEveryFaceOfUsageShowsTheSameTime(t *testing.T) {
 	if len(audit.Findings) != 0 || audit.Accelerators != 8 || audit.LedgerGpuMs != u.Items[0].UsedGpuMs || audit.EventsGpuMs != audit.LedgerGpuMs || audit.Balance.Parts() != audit.Balance.Installed {
 		t.Fatalf("%+v", audit)
 	}
+	p.submit(aJob)
 	report := read[contract.Report](t, p.op("GET", "/v1/report?by=tenant", ""), http.StatusOK)
-	if len(report.Items) != 1 || report.Items[0].AllocatedShare == nil || report.Items[0].Verdict == "" || report.Items[0].Wait.Attempts != 1 || report.Items[0].Jobs["cancelled"] != 1 || *report.Items[0].UnknownShare != 1 {
+	if len(report.Items) != 1 || report.Items[0].AllocatedShare == nil || report.Items[0].Verdict == "" || report.Items[0].Wait.Attempts != 1 || report.Items[0].Waiting != 1 || report.Items[0].Overdue != 0 || report.Items[0].Jobs["cancelled"] != 1 || *report.Items[0].UnknownShare != 1 {
 		t.Fatalf("%+v", report)
 	}
 	if mine := read[contract.Report](t, p.member("GET", "/v1/report", ""), http.StatusOK); mine.Items[0].AvailableGpuMs != 0 || mine.Items[0].AllocatedShare != nil || mine.Items[0].Wait.Attempts != 1 {

@@ -321,7 +321,10 @@ type Counts struct {
 
 	// OutcomeGpuMs Accelerator time of ended attempts by outcome
 	OutcomeGpuMs map[string]int64 `json:"outcome_gpu_ms"`
-	Period       string           `json:"period"`
+
+	// Overdue Of those the ones that have waited for 15 minutes or longer
+	Overdue int64  `json:"overdue"`
+	Period  string `json:"period"`
 
 	// UnknownShare Of the allocated time
 	UnknownShare *float64 `json:"unknown_share,omitempty"`
@@ -330,6 +333,9 @@ type Counts struct {
 
 	// WaitByReason By the reason that held an attempt up longest; STARTED_AT_ONCE is of those that the first cycle started
 	WaitByReason map[string]Waits `json:"wait_by_reason"`
+
+	// Waiting Of a period that is not over. Jobs that wait still
+	Waiting int64 `json:"waiting"`
 }
 
 // Delivery defines model for Delivery.

@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"slices"
 	"strings"
+	"time"
 
 	"gpupool/schema"
 	"gpupool/schema/usage"
@@ -50,7 +51,8 @@ func (s *Store) FourCounts(ctx context.Context, q CountsQuery) ([]usage.Counts, 
 }
 
 func (s *Store) countsIn(ctx context.Context, q CountsQuery, p usage.Period, models map[string]string) ([]usage.Counts, error) {
-	p.End = min(p.End, s.Now()+1)
+	now := s.Now()
+	p.End = min(p.End, now+1)
 	sums := map[string]*usage.Counts{}
 	at := func(key string) *usage.Counts {
 		if sums[key] == nil {
@@ -82,30 +84,6 @@ func (s *Store) countsIn(ctx context.Context, q CountsQuery, p usage.Period, mod
 			c.GPU[o] += r.Used()
 		}
 	}
-	capacity, err := s.Capacity(ctx, []usage.Period{p})
-	if err != nil {
-		return nil, err
-	}
-	for _, r := range capacity {
-		switch q.By {
-		case "region", "model":
-			key := r.Region
-			if q.By == "model" {
-				key = r.Model
-			}
-			at(key).Capacity.Add(r.Balance)
-		case "spec":
-			for key, c := range sums {
-				if models[key] == r.Model {
-					c.Capacity.Add(r.Balance)
-				}
-			}
-		default:
-			for _, c := range sums {
-				c.Capacity.Add(r.Balance)
-			}
-		}
-	}
 	where, args := scopeOf(UsageQuery{Tenant: q.Tenant, Project: q.Project}, "", "hour >= ? AND hour < ?", usage.HourOf(p.Start), usage.NextHour(p.End))
 	key := "''"
 	if q.By != "" {
@@ -134,6 +112,35 @@ func (s *Store) countsIn(ctx context.Context, q CountsQuery, p usage.Period, mod
 	}
 	if err := s.waits(ctx, q, p, key, func(k string) *usage.Counts { return at(k) }); err != nil {
 		return nil, err
+	}
+	if now.Sub(p.End) < time.Minute { // it reaches to now, as whoever asked read the clock
+		if err := s.waiting(ctx, q, now, key, at); err != nil {
+			return nil, err
+		}
+	}
+	capacity, err := s.Capacity(ctx, []usage.Period{p})
+	if err != nil {
+		return nil, err
+	}
+	for _, r := range capacity {
+		switch q.By {
+		case "region", "model":
+			key := r.Region
+			if q.By == "model" {
+				key = r.Model
+			}
+			at(key).Capacity.Add(r.Balance)
+		case "spec":
+			for key, c := range sums {
+				if models[key] == r.Model {
+					c.Capacity.Add(r.Balance)
+				}
+			}
+		default:
+			for _, c := range sums {
+				c.Capacity.Add(r.Balance)
+			}
+		}
 	}
 	out := make([]usage.Counts, 0, len(sums))
 	for _, c := range sums {
@@ -166,6 +173,26 @@ func (s *Store) waits(ctx context.Context, q CountsQuery, p usage.Period, key st
 				at(r.Key).WaitBy[r.Reason] = w
 			}
 		}
+	}
+	return nil
+}
+
+// waiting counts the jobs that wait now, but for those that nobody wants started yet.
+func (s *Store) waiting(ctx context.Context, q CountsQuery, now schema.Instant, key string, at func(string) *usage.Counts) error {
+	where, args := scopeOf(UsageQuery{Tenant: q.Tenant, Project: q.Project}, "", "ended_at = 0 AND state = ? AND NOT held AND not_before <= ?", schema.JobQueued, now)
+	long := now - usage.LongWait
+	var rows []struct {
+		Key              string
+		Waiting, Overdue int64
+	}
+	if err := s.read(ctx).Raw("SELECT "+key+` AS key, count(*) AS waiting, sum(CASE WHEN submitted_at <= ? AND not_before <= ?
+		AND coalesce((SELECT max(t.released_at) FROM attempts t WHERE t.job = jobs.id), 0) <= ? THEN 1 ELSE 0 END) AS overdue FROM jobs WHERE `+where+" GROUP BY 1",
+		append([]any{long, long, long}, args...)...).Scan(&rows).Error; err != nil {
+		return err
+	}
+	for _, r := range rows {
+		c := at(r.Key)
+		c.Waiting, c.Overdue = r.Waiting, r.Overdue
 	}
 	return nil
 }

@@ -475,6 +475,41 @@ func TestARequeuedJobIsTheSumOfItsAttempts(t *testing.T) {
 	}
 }
 
+// A queue that doesn't move is in the counts, by its length and by who has waited for long.
+func TestWhatWaitsStillIsCounted(t *testing.T) {
+	t.Parallel()
+	b := newBooks(t, 3)
+	defer func() { b.must(b.Close()) }()
+	ctx := t.Context()
+	submit := func(tenant string) string {
+		j, _, err := b.SubmitJob(ctx, "test", "", "", store.NewJob{Tenant: tenant, Project: "main", Spec: "h100x2", Nodes: 1, Command: []string{"true"}})
+		b.must(err)
+		return j.ID
+	}
+	submit("blue")
+	held := submit("blue")
+	b.must(b.HoldJob(ctx, held, "test"))
+	b.now.Add(usage.LongWait)
+	submit("blue")
+	submit("red")
+	now := schema.Instant(b.now.Load())
+	counts := func(to schema.Instant) map[string]usage.Counts {
+		all, err := b.FourCounts(ctx, store.CountsQuery{By: "tenant", Periods: []usage.Period{{Interval: usage.Interval{Start: 0, End: to}}}})
+		b.must(err)
+		out := map[string]usage.Counts{}
+		for _, c := range all {
+			out[c.Key] = c
+		}
+		return out
+	}
+	if c := counts(now + 1); c["blue"].Waiting != 2 || c["blue"].Overdue != 1 || c["red"].Waiting != 1 || c["red"].Overdue != 0 || c["red"].Capacity.Available() == 0 {
+		t.Fatalf("%+v, want two of blue's to wait, one for long, and one of red's", c)
+	}
+	if c := counts(now - usage.Hour/12); c["blue"].Waiting != 0 {
+		t.Fatalf("%+v: of a period that is over nothing waits still", c)
+	}
+}
+
 // What the zone of the process is changes nothing; a budget warns once at each threshold; a correction is a row.
 func TestBudgetsAdjustmentsAndPrices(t *testing.T) {
 	t.Parallel()

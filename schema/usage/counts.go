@@ -95,6 +95,11 @@ type Counts struct {
 	Wait   Waits            `json:"wait"`
 	WaitBy map[string]Waits `json:"wait_by_reason"` // by the reason that held an attempt up longest
 
+	// Of a period that is not over: jobs that wait still, and those of them that have for LongWait or longer. The waits of
+	// starts alone would hide a queue that doesn't move.
+	Waiting int64 `json:"waiting"`
+	Overdue int64 `json:"overdue"`
+
 	Allocated int64   `json:"allocated_gpu_ms"`
 	Capacity  Balance `json:"capacity"` // of the models or regions that the key stands for
 
@@ -148,12 +153,14 @@ func (c Counts) GPUSuccess() (float64, bool) {
 	return share(c.GPU[string(schema.AttemptCompleted)], all)
 }
 
+// LongWait is, in milliseconds, from when a wait is long: by it the verdict judges one in ten.
+const LongWait = 15 * 60 * 1000
+
 // Verdict says in words what the counts mean together, with the numbers it rests on. The first sentence is the judgement.
 func (c Counts) Verdict() string {
 	const (
-		longWait  = 15 * 60 * 1000 // ms at p90
-		full      = 0.90           // of what was available
-		muchIdle  = 0.20           // of what was allocated and known
+		full      = 0.90 // of what was available
+		muchIdle  = 0.20 // of what was allocated and known
 		lowShare  = 0.60
 		manyFail  = 0.80 // success by GPU-hours under this
 		muchBlind = 0.50
@@ -163,7 +170,7 @@ func (c Counts) Verdict() string {
 	idle, idleKnown := c.IdleRate()
 	blind, _ := c.UnknownShare()
 	success, ended := c.GPUSuccess()
-	waits := c.Wait.Attempts > 0 && c.Wait.P90 >= longWait
+	waits := c.Wait.Attempts > 0 && c.Wait.P90 >= LongWait || c.Overdue > 0 && 10*c.Overdue >= c.Wait.Attempts+c.Waiting
 	var say []string
 	switch {
 	case !capacityKnown:
@@ -187,7 +194,11 @@ func (c Counts) Verdict() string {
 	if blind >= muchBlind {
 		say = append(say, "Of most of the allocated time the utilization is not known: the idle rate says little.")
 	}
-	n := fmt.Sprintf("Wait p90 %s over %d starts; %s of the available time allocated", span(c.Wait.P90), c.Wait.Attempts, percent(allocated))
+	n := fmt.Sprintf("Wait p90 %s over %d starts; ", span(c.Wait.P90), c.Wait.Attempts)
+	if c.Waiting > 0 {
+		n += fmt.Sprintf("%d wait still, %d of them for %s or longer; ", c.Waiting, c.Overdue, span(LongWait))
+	}
+	n += percent(allocated) + " of the available time allocated"
 	if taken-allocated >= 0.0005 { // as far as one decimal shows it
 		n += fmt.Sprintf(" (%s with what others hold)", percent(taken))
 	}

@@ -373,6 +373,8 @@ func TestTheVerdictTellsPolicyFromCapacity(t *testing.T) {
 		"free and waiting":       {usage.Counts{Wait: long, Allocated: 50, Capacity: usage.Balance{Installed: 100, Allocated: 50, Idle: 50}, Known: 50}, "Long queues and free accelerators"},
 		"others fill the pool":   {usage.Counts{Wait: long, Allocated: 5, Capacity: full, Known: 5}, "Long queues and a full pool: a capacity problem"},
 		"others use the pool":    {usage.Counts{Allocated: 5, Capacity: full, Known: 5}, "Healthy"},
+		"none starts":            {usage.Counts{Waiting: 3, Overdue: 1, Allocated: 95, Capacity: full, Known: 90}, "Long queues and a full pool: a capacity problem"},
+		"one of many is overdue": {usage.Counts{Wait: usage.Waits{Attempts: 100, P90: 1}, Waiting: 3, Overdue: 1, Allocated: 95, Capacity: full, Known: 90}, "Healthy"},
 		"quiet":                  {usage.Counts{Allocated: 20, Capacity: usage.Balance{Installed: 100, Allocated: 20, Idle: 80}, Known: 20}, "Short queues and a low allocated share"},
 		"nothing there":          {usage.Counts{}, "Nothing to judge"},
 	} {

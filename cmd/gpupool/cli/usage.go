@@ -348,6 +348,9 @@ func reasons(w io.Writer, n contract.Counts) {
 		fmt.Fprintln(w)
 		t.write(w, "")
 	}
+	if n.Waiting > 0 {
+		fmt.Fprintf(w, "\nWaiting still: %d, of them %d for 15 minutes or longer\n", n.Waiting, n.Overdue)
+	}
 	var ends []string
 	for cause, k := range n.Jobs {
 		ends = append(ends, fmt.Sprintf("%s %d", cause, k))
@@ -459,7 +462,11 @@ func (a *app) prices() *cobra.Command {
 			return act(a, cmd, func(c *client.Client) (usage.Price, error) {
 				return call.Do[usage.Price](c.SetPrice(cmd.Context(), in))
 			}, func(p usage.Price) string {
-				return fmt.Sprintf("%s costs %s a GPU-hour from %s on.", p.Spec, money(&p.Micros, &p.Currency), words.Or(p.From.String()))
+				since := "as of ever"
+				if !p.From.IsZero() {
+					since = "from " + p.From.String() + " on"
+				}
+				return fmt.Sprintf("%s costs %s a GPU-hour %s.", p.Spec, money(&p.Micros, &p.Currency), since)
 			})
 		},
 	}
