@@ -2,6 +2,7 @@ package health
 
 import (
 	"fmt"
+	"slices"
 	"strings"
 	"sync/atomic"
 	"testing"
@@ -40,7 +41,11 @@ func report(t *testing.T, s *store.Store, v schema.Server, kind, code, dedupe st
 	for _, f := range all {
 		ok(t, Judge(t.Context(), s, f.ID))
 	}
-	f, err := s.Fault(t.Context(), all[0].ID)
+	i := slices.IndexFunc(all, func(f schema.Fault) bool { return f.Dedupe == dedupe })
+	if i < 0 {
+		t.Fatalf("%s of server %s is not kept: %+v", dedupe, v.Name, all)
+	}
+	f, err := s.Fault(t.Context(), all[i].ID)
 	ok(t, err)
 	return f
 }
