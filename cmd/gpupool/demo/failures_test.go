@@ -50,7 +50,7 @@ var endings = map[string]ending{
 	"kernel":  {schema.StepProvision, schema.FailInstall, []string{"Proven: the server took its install script and fetched image/x86_64/initrd.img", "Not proven: that kernel and installer run", "To do: read the console"}, lab.KernelHang},
 	"install": {schema.StepProvision, schema.FailInstall, []string{"Proven: the installer ran and fetched user-data", "Not proven: that the install ended: nobody phoned home", "To do: read the server's console"}, lab.InstallHang},
 	"nobmc":   {schema.StepVerifyBMC, schema.FailBMC, []string{"no success at the BMC within 20s", "Proven: nothing but the last answer: identify http://127.66.0.6:", "bmc unreachable", "Not proven: that the BMC works", "To do: has it power"}, lab.BMCDown},
-	"silent":  {schema.StepBurnIn, schema.FailInconclusive, []string{"burn-in was not done within 6s", "Proven: it was given out for the agent", "Not proven: that the agent is up: it did not take it", "To do: does the server run, and gpupool-agent on it"}, lab.AgentSilent},
+	"silent":  {schema.StepBurnIn, schema.FailInconclusive, []string{"burn-in was not done within 10s", "Proven: it was given out for the agent", "Not proven: that the agent is up: it did not take it", "To do: does the server run, and gpupool-agent on it"}, lab.AgentSilent},
 }
 
 // TestEachTroubleOnTheWayInIsToldAndARetrySucceedsOnceItIsLifted onboards the failing data centre with short waits.
@@ -65,7 +65,7 @@ func TestEachTroubleOnTheWayInIsToldAndARetrySucceedsOnceItIsLifted(t *testing.T
 	file := filepath.Join(dir, "lab.yaml")
 	must(t, os.WriteFile(file, []byte(failing), 0o600))
 	args, boots := []string{"--lab", file}, at(ports(t, "tcp", 1)[0])
-	for _, set := range []string{"timing.power_rest=1s", "timing.phone_home=12s", "timing.bmc=20s", "timing.burn_in=6s", "timing.inventory=20s", "timing.heartbeat=500ms", "timing.agent_silent=4s", "timing.power_cut=5s", "timing.agent_back=40s",
+	for _, set := range []string{"timing.power_rest=1s", "timing.phone_home=12s", "timing.bmc=20s", "timing.burn_in=10s", "timing.inventory=20s", "timing.heartbeat=2s", "timing.agent_silent=8s", "timing.power_cut=9s", "timing.agent_back=40s",
 		"pxe.stages={arm64: own/arm64.efi}", "pxe.http_listen=" + boots, "log.level=warn"} {
 		args = append(args, "--set", set)
 	}
