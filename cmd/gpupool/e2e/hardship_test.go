@@ -86,6 +86,23 @@ func TestAPowerCutInTheMiddleOfTheInstall(t *testing.T) {
 	}
 }
 
+// cut takes a machine's power n times, and waits each time until its system is up again.
+func (w *world) cut(m *qemu.Machine, n int, name string) {
+	w.t.Helper()
+	seen := w.server(name).BootId
+	for i := range n {
+		must(w.t, m.Cut())
+		w.watch(10*time.Minute, func(v contract.Server) bool {
+			if v.BootId == seen || v.BootId == "" {
+				return false
+			}
+			seen = v.BootId
+			return true
+		}, name)
+		w.t.Logf("boot %d: %s", i+1, seen)
+	}
+}
+
 // TestALiveServerIsNeverInstalledAgain: the network is first in the boot order, for good, whatever the BMC is told for one
 // boot. The installer's own restart and five power cycles come by the boot service; each is handed to the disk.
 func TestALiveServerIsNeverInstalledAgain(t *testing.T) {
@@ -96,18 +113,7 @@ func TestALiveServerIsNeverInstalledAgain(t *testing.T) {
 			m := w.machine(1, qemu.Config{Name: "vm-live", Firmware: firmware, NetworkFirst: true})
 			w.must(http.MethodPost, "/v1/servers/vm-live/actions/onboard", map[string]any{})
 			w.arrives(15*time.Minute, "vm-live")
-			seen := w.server("vm-live").BootId
-			for i := range 5 {
-				must(t, m.Cut())
-				w.watch(10*time.Minute, func(v contract.Server) bool {
-					if v.BootId == seen || v.BootId == "" {
-						return false
-					}
-					seen = v.BootId
-					return true
-				}, "vm-live")
-				t.Logf("boot %d: %s", i+1, seen)
-			}
+			w.cut(m, 5, "vm-live")
 			handed := 0
 			for _, e := range w.events(schema.EventBoot, w.server("vm-live").Id) {
 				if s := string(e.Data); strings.Contains(s, fmt.Sprintf("%q", boot.KindScript)) && strings.Contains(s, "boot from disk") {
@@ -201,18 +207,7 @@ func TestASystemThatLivesInMemory(t *testing.T) {
 	w.must(http.MethodPost, "/v1/servers/vm-memory/actions/onboard", map[string]any{})
 	w.arrives(15*time.Minute, "vm-memory")
 	first := w.server("vm-memory")
-	seen := first.BootId
-	for i := range 2 {
-		must(t, m.Cut())
-		w.watch(10*time.Minute, func(v contract.Server) bool {
-			if v.BootId == seen || v.BootId == "" {
-				return false
-			}
-			seen = v.BootId
-			return true
-		}, "vm-memory")
-		t.Logf("boot %d: %s", i+1, seen)
-	}
+	w.cut(m, 2, "vm-memory")
 	w.arrives(10*time.Minute, "vm-memory") // it had lost its power, which is a fault until it is proven again
 	v := w.server("vm-memory")
 	if v.Phase != schema.PhaseAvailable || v.Attempt != first.Attempt {

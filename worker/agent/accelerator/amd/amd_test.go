@@ -15,6 +15,7 @@ import (
 	"gpupool/schema/agentproto"
 	"gpupool/schema/shared"
 	"gpupool/worker/agent/accelerator"
+	"gpupool/worker/agent/accelerator/sysfs/sysfstest"
 )
 
 // captured makes a /sys of captured devices: class/drm holds them.
@@ -80,26 +81,10 @@ func TestCapturedDevicesSayWhatTheirFilesSay(t *testing.T) {
 	}
 }
 
-// write makes a /sys of small files.
-func write(t *testing.T, files map[string]string) string {
-	t.Helper()
-	root := t.TempDir()
-	for name, text := range files {
-		p := filepath.Join(root, name)
-		if err := os.MkdirAll(filepath.Dir(p), 0o700); err != nil {
-			t.Fatal(err)
-		}
-		if err := os.WriteFile(p, []byte(text), 0o600); err != nil {
-			t.Fatal(err)
-		}
-	}
-	return root
-}
-
 func TestAnAcceleratorWithRAS(t *testing.T) {
 	t.Parallel()
 	const d = "class/drm/card12/device/" // the 12th card counts like the first
-	dev := only(t, write(t, map[string]string{
+	dev := only(t, sysfstest.Tree(t, map[string]string{
 		d + "uevent": "DRIVER=amdgpu\nPCI_ID=1002:74A1\nPCI_SLOT_NAME=0000:0C:00.0\n", d + "mem_info_vram_total": "206141652992\n",
 		d + "serial_number": "692401000123\n", d + "unique_id": "f4a3b2c1d0e9f8a7\n", d + "gpu_busy_percent": "97\n",
 		d + "ras/umc_err_count": "ue: 2\nce: 7\n", d + "ras/aca_gfx": "ue: 1\nce: 0\nde: 4\n", d + "ras/xgmi_wafl_err_count": "", d + "ras/features": "feature mask: 0x3fff\n",
@@ -174,7 +159,7 @@ func TestATornTableIsCountedAndTheDeviceStillRead(t *testing.T) {
 	t.Parallel()
 	before := accelerator.UnreadableCounts()["amd"]
 	const d = "class/drm/card0/device/"
-	dev := only(t, write(t, map[string]string{d + "uevent": "DRIVER=amdgpu\nPCI_SLOT_NAME=0000:03:00.0\n", d + "gpu_metrics": string(v13(60)), d + "mem_info_vram_used": "7\n"}))
+	dev := only(t, sysfstest.Tree(t, map[string]string{d + "uevent": "DRIVER=amdgpu\nPCI_SLOT_NAME=0000:03:00.0\n", d + "gpu_metrics": string(v13(60)), d + "mem_info_vram_used": "7\n"}))
 	if dev.Error != "" || len(dev.Samples) != 1 || accelerator.UnreadableCounts()["amd"] <= before {
 		t.Errorf("%+v, counted %v", dev, accelerator.UnreadableCounts())
 	}
@@ -194,7 +179,7 @@ func TestAllOfSixteenCardsAreFoundAndNoneIsTwice(t *testing.T) {
 		files[fmt.Sprintf("class/drm/card%d-DP-1/status", i)] = "connected\n"
 		files[fmt.Sprintf("class/drm/renderD%d/device/uevent", 128+i)] = "DRIVER=amdgpu\n"
 	}
-	root := write(t, files)
+	root := sysfstest.Tree(t, files)
 	// It never ends for one that reads it.
 	if err := syscall.Mkfifo(filepath.Join(root, "class/drm/card3/device/pcie_bw"), 0o600); err != nil {
 		t.Fatal(err)

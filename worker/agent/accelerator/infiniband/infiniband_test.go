@@ -2,30 +2,13 @@ package infiniband
 
 import (
 	"fmt"
-	"os"
-	"path/filepath"
 	"testing"
 	"time"
 
 	"gpupool/schema"
 	"gpupool/worker/agent/accelerator"
+	"gpupool/worker/agent/accelerator/sysfs/sysfstest"
 )
-
-// tree writes small files under a root that stands for /sys.
-func tree(t testing.TB, files map[string]string) string {
-	t.Helper()
-	root := t.TempDir()
-	for name, text := range files {
-		p := filepath.Join(root, name)
-		if err := os.MkdirAll(filepath.Dir(p), 0o700); err != nil {
-			t.Fatal(err)
-		}
-		if err := os.WriteFile(p, []byte(text), 0o600); err != nil {
-			t.Fatal(err)
-		}
-	}
-	return root
-}
 
 func port(name string, counters map[string]string) map[string]string {
 	dir := "class/infiniband/" + name + "/"
@@ -53,7 +36,7 @@ func TestPortsAreReadByTheirFiles(t *testing.T) {
 	for k, v := range port("mlx5_7/ports/1", map[string]string{"state": "2: INIT\n"}) {
 		files[k] = v
 	}
-	parts, err := New(tree(t, files)).Parts(t.Context())
+	parts, err := New(sysfstest.Tree(t, files)).Parts(t.Context())
 	if err != nil || len(parts) != 11 {
 		t.Fatalf("%d ports, %v; want 11: one is Ethernet's", len(parts), err)
 	}
@@ -86,7 +69,7 @@ func TestOnlyWhatRisesIsTold(t *testing.T) {
 		downed string
 		want   int
 	}{{"10000", 0}, {"10000", 0}, {"0", 0}, {"0", 0}, {"1", 1}, {"1", 0}, {"", 0}, {"1", 0}} {
-		parts, err := New(tree(t, port("mlx5_0/ports/1", map[string]string{"counters/link_downed": c.downed}))).Parts(t.Context())
+		parts, err := New(sysfstest.Tree(t, port("mlx5_0/ports/1", map[string]string{"counters/link_downed": c.downed}))).Parts(t.Context())
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -100,7 +83,7 @@ func FuzzPort(f *testing.F) {
 	f.Add("4: ACTIVE", "400 Gb/sec (4X NDR)", "17")
 	f.Add("", "NaN Gb/sec", "-1")
 	f.Fuzz(func(t *testing.T, state, rate, counter string) {
-		parts, err := New(tree(t, port("mlx5_0/ports/1", map[string]string{"state": state, "rate": rate, "counters/link_downed": counter}))).Parts(t.Context())
+		parts, err := New(sysfstest.Tree(t, port("mlx5_0/ports/1", map[string]string{"state": state, "rate": rate, "counters/link_downed": counter}))).Parts(t.Context())
 		if err != nil || len(parts) != 1 {
 			t.Fatalf("%d ports, %v", len(parts), err)
 		}

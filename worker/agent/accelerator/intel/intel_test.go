@@ -14,22 +14,8 @@ import (
 	"gpupool/schema"
 	"gpupool/schema/agentproto"
 	"gpupool/worker/agent/accelerator"
+	"gpupool/worker/agent/accelerator/sysfs/sysfstest"
 )
-
-func tree(t testing.TB, files map[string]string) string {
-	t.Helper()
-	root := t.TempDir()
-	for name, text := range files {
-		p := filepath.Join(root, name)
-		if err := os.MkdirAll(filepath.Dir(p), 0o700); err != nil {
-			t.Fatal(err)
-		}
-		if err := os.WriteFile(p, []byte(text), 0o600); err != nil {
-			t.Fatal(err)
-		}
-	}
-	return root
-}
 
 // smi makes an hl-smi that prints a table, for those who ask as the reader does.
 func smi(t testing.TB, r *Reader, table string) {
@@ -66,7 +52,7 @@ func TestGPUsOfBothDriversAreRead(t *testing.T) {
 		xe + "device/tile0/gt0/freq0/act_freq": "2400\n", xe + "device/tile0/gt0/freq0/throttle/reason_thermal": "1\n",
 		"class/drm/card2/device/uevent": "DRIVER=ast\n", "class/drm/renderD128/device/uevent": "DRIVER=i915\n", "class/drm/card1-DP-1/status": "",
 	}
-	r := New(tree(t, files))
+	r := New(sysfstest.Tree(t, files))
 	at := time.Unix(1000, 0)
 	r.now = func() time.Time { return at }
 	list, err := r.Read(t.Context())
@@ -116,7 +102,7 @@ func TestGaudisAreReadByTheirFilesAndTool(t *testing.T) {
 	files["class/accel/accel99/device/uevent"] = "DRIVER=intel_vpu\n" // an accelerator of another kind
 	files["bus/pci/devices/0000:1a:00.0/hwmon/hwmon3/temp1_input"] = "55000\n"
 	files["bus/pci/devices/0000:1a:00.0/hwmon/hwmon3/temp2_input"] = "67000\n"
-	r := New(tree(t, files))
+	r := New(sysfstest.Tree(t, files))
 	var table strings.Builder
 	for i := range 12 {
 		fmt.Fprintf(&table, gaudiRow, 0x19+i, i, i)
@@ -147,7 +133,7 @@ func TestAGaudiThatIsNotWell(t *testing.T) {
 		health float64
 		err    string
 	}{"Malfunction": {accelerator.VendorFailed, ""}, "Needs Reset": {accelerator.VendorFailed, ""}, "In reset": {0, "In reset"}, "Something new": {0, "Something new"}} {
-		r := New(tree(t, gaudis(1, status)))
+		r := New(sysfstest.Tree(t, gaudis(1, status)))
 		r.tool = "/nonexistent/hl-smi"
 		list, err := r.Read(t.Context())
 		if err != nil || len(list) != 1 {
@@ -162,7 +148,7 @@ func TestAGaudiThatIsNotWell(t *testing.T) {
 
 func TestAToolThatIsMissingOrBrokenMakesNothingUp(t *testing.T) {
 	t.Parallel()
-	r := New(tree(t, gaudis(1, "Operational")))
+	r := New(sysfstest.Tree(t, gaudis(1, "Operational")))
 	at := time.Unix(1000, 0)
 	r.now = func() time.Time { return at }
 	smi(t, r, fmt.Sprintf(gaudiRow, 0x19, 1, 1))
@@ -193,7 +179,7 @@ func TestAServerWithoutTheDrivers(t *testing.T) {
 	if _, err := r.Driver(t.Context()); !errors.Is(err, accelerator.ErrNoDriver) {
 		t.Errorf("Driver: %v", err)
 	}
-	r = New(tree(t, map[string]string{"module/habanalabs/version": "1.18.0-abc\n"}))
+	r = New(sysfstest.Tree(t, map[string]string{"module/habanalabs/version": "1.18.0-abc\n"}))
 	if v, err := r.Driver(t.Context()); err != nil || v != "habanalabs 1.18.0-abc" || r.Vendor() != schema.VendorIntel {
 		t.Errorf("Driver: %q, %v", v, err)
 	}
@@ -209,7 +195,7 @@ func FuzzSMI(f *testing.F) {
 		if d.Error == "" {
 			t.Errorf("a device without files is well: %+v", d)
 		}
-		root := tree(t, gaudis(1, "Operational"))
+		root := sysfstest.Tree(t, gaudis(1, "Operational"))
 		for k, v := range gaudi(filepath.Join(root, "class/accel/accel0/device"), "/nonexistent", 0, rows).Samples {
 			if v < 0 || v != v {
 				t.Errorf("%s is %v", k, v)
