@@ -4,7 +4,9 @@ import (
 	"context"
 	"encoding/json"
 	"errors"
+	"fmt"
 	"log/slog"
+	"os"
 	"strings"
 	"sync"
 	"testing"
@@ -22,7 +24,15 @@ import (
 	"gpupool/schema/store/storetest"
 )
 
+// TestMain is, in the process that TestAProcessThatIsKilledInARotationLocksNobodyOut kills, one rotation.
 func TestMain(m *testing.M) {
+	if args := strings.Split(os.Getenv(rotator), "|"); len(args) == 3 {
+		ctx, cancel := context.WithTimeout(context.Background(), 2*time.Minute)
+		err := rotate(ctx, args[0], args[1], args[2])
+		cancel()
+		fmt.Fprintln(os.Stderr, "it was not killed:", err)
+		os.Exit(1)
+	}
 	goleak.VerifyTestMain(m, goleak.IgnoreTopFunction("gorm.io/gorm/internal/lru.NewLRU[...].func1")) // gorm's cache of statements has no end
 }
 
