@@ -8,6 +8,7 @@ import (
 	"sync"
 	"time"
 
+	"gpupool/pxe/batch"
 	"gpupool/schema"
 )
 
@@ -37,9 +38,9 @@ type Options struct {
 type Book struct {
 	store   Store
 	o       Options
-	commits group[schema.Lease, error]
-	finds   group[Key, []schema.Lease]
-	lists   group[string, []schema.Lease] // by subnet: where a pool is used up, each DISCOVER looks through all of it
+	commits batch.Group[schema.Lease, error]
+	finds   batch.Group[Key, []schema.Lease]
+	lists   batch.Group[string, []schema.Lease] // by subnet: where a pool is used up, each DISCOVER looks through all of it
 
 	mu     sync.Mutex
 	offers map[macKey]offer
@@ -79,10 +80,10 @@ func NewBook(store Store, o Options) *Book {
 		offers: map[macKey]offer{}, held: map[netip.Addr]macKey{},
 		used: map[string]map[netip.Addr]struct{}{}, probed: map[netip.Addr]time.Time{}, last: map[macKey]exchange{},
 	}
-	b.commits.call = func(ctx context.Context, batch []schema.Lease) ([]error, error) {
-		return store.Commit(ctx, o.Now(), batch)
+	b.commits.Call = func(ctx context.Context, leases []schema.Lease) ([]error, error) {
+		return store.Commit(ctx, o.Now(), leases)
 	}
-	b.finds.call = func(ctx context.Context, keys []Key) ([][]schema.Lease, error) {
+	b.finds.Call = func(ctx context.Context, keys []Key) ([][]schema.Lease, error) {
 		rows, err := store.Find(ctx, keys)
 		answers := make([][]schema.Lease, len(keys))
 		for i := range answers {
@@ -90,7 +91,7 @@ func NewBook(store Store, o Options) *Book {
 		}
 		return answers, err
 	}
-	b.lists.call = func(ctx context.Context, subnets []string) ([][]schema.Lease, error) {
+	b.lists.Call = func(ctx context.Context, subnets []string) ([][]schema.Lease, error) {
 		read := map[string][]schema.Lease{}
 		answers := make([][]schema.Lease, len(subnets))
 		for i, n := range subnets {
@@ -111,7 +112,7 @@ func NewBook(store Store, o Options) *Book {
 // Of returns the row of a MAC in a subnet: its lease, or the address it last had. Only the store says so, never a
 // memory, since what hangs on it is a NAK.
 func (b *Book) Of(ctx context.Context, p Pool, mac string) (schema.Lease, bool, error) {
-	rows, err := b.finds.do(ctx, Key{Subnet: p.Subnet, MAC: mac})
+	rows, err := b.finds.Do(ctx, Key{Subnet: p.Subnet, MAC: mac})
 	if err != nil {
 		return schema.Lease{}, false, err
 	}
@@ -121,7 +122,7 @@ func (b *Book) Of(ctx context.Context, p Pool, mac string) (schema.Lease, bool, 
 
 // Quarantined is how many addresses of a subnet a MAC has declined that are not used yet again.
 func (b *Book) Quarantined(ctx context.Context, p Pool, mac string) (int, error) {
-	rows, err := b.finds.do(ctx, Key{Subnet: p.Subnet, MAC: mac})
+	rows, err := b.finds.Do(ctx, Key{Subnet: p.Subnet, MAC: mac})
 	n, now := 0, b.o.Now()
 	for _, r := range rows {
 		if r.MAC == mac && r.Subnet == p.Subnet && r.State == schema.LeaseDeclined && Blocks(r, schema.Lease{}, now) {
@@ -133,7 +134,7 @@ func (b *Book) Quarantined(ctx context.Context, p Pool, mac string) (int, error)
 
 // commit makes one row durable, together with others'.
 func (b *Book) commit(ctx context.Context, l schema.Lease) error {
-	taken, err := b.commits.do(ctx, l)
+	taken, err := b.commits.Do(ctx, l)
 	return errors.Join(err, taken)
 }
 
@@ -159,7 +160,7 @@ func atIP(rows []schema.Lease, ip netip.Addr) (schema.Lease, bool) {
 
 // At returns the live lease of an address: who may be believed to speak from it.
 func (b *Book) At(ctx context.Context, ip netip.Addr) (schema.Lease, bool, error) {
-	rows, err := b.finds.do(ctx, Key{IPs: []string{ip.String()}})
+	rows, err := b.finds.Do(ctx, Key{IPs: []string{ip.String()}})
 	if err != nil {
 		return schema.Lease{}, false, err
 	}
@@ -232,7 +233,7 @@ func (b *Book) Offer(ctx context.Context, p Pool, mac string, wanted netip.Addr)
 			ask.IPs = append(ask.IPs, ip.String())
 		}
 	}
-	rows, err := b.finds.do(ctx, ask)
+	rows, err := b.finds.Do(ctx, ask)
 	if err != nil {
 		return netip.Addr{}, err
 	}
@@ -349,7 +350,7 @@ func (b *Book) Untaken(ctx context.Context, ip netip.Addr, mac string) (bool, er
 
 // free asks the store whether mac could have ip now.
 func (b *Book) free(ctx context.Context, ip netip.Addr, mac string) (bool, error) {
-	rows, err := b.finds.do(ctx, Key{IPs: []string{ip.String()}})
+	rows, err := b.finds.Do(ctx, Key{IPs: []string{ip.String()}})
 	if err != nil {
 		return false, err
 	}

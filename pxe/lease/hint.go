@@ -18,7 +18,7 @@ func (b *Book) load(ctx context.Context, p Pool, anew bool) ([]schema.Lease, err
 	if ok && !anew {
 		return nil, nil
 	}
-	rows, err := b.lists.do(ctx, p.Subnet)
+	rows, err := b.lists.Do(ctx, p.Subnet)
 	if err != nil {
 		return nil, err
 	}

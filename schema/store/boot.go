@@ -62,6 +62,90 @@ func (tx *Tx) disarm(server string, attempt int) error {
 	return err
 }
 
+// Booting is a server as its network boot goes by it, all of one moment.
+type Booting struct {
+	MAC                  string // by which it was asked for; empty otherwise
+	ID, Name, Arch, MACs string
+	Phase                schema.Phase
+	Protected            bool
+	Armed                *schema.Armed   // as [Store.Armed]
+	Runs                 *schema.Running // as [Store.RunningSystem]
+}
+
+// BootingByMAC is the servers that have one of the MACs (lower case, colons), in no order. It is asked for each packet of a
+// boot, so it is one statement, for any number of packets.
+func (s *Store) BootingByMAC(ctx context.Context, macs ...string) ([]Booting, error) {
+	macs = padded(macs)
+	if len(macs) == 0 {
+		return nil, nil
+	}
+	return s.booting(ctx, "JOIN server_macs m ON m.server = s.id", "m.mac", "m.mac IN ("+marks(len(macs))+")", asAny(macs)...)
+}
+
+// BootingByID is the server of an id or name; none where there is none.
+func (s *Store) BootingByID(ctx context.Context, idOrName string) ([]Booting, error) {
+	return s.booting(ctx, "", "''", "s.id = ? OR s.name = ?", idOrName, idOrName)
+}
+
+// BootingByUUID is the servers that have one of the SMBIOS UUIDs, in lower case; at most two: boards that were made with one
+// UUID can't be told apart by it.
+func (s *Store) BootingByUUID(ctx context.Context, uuids ...string) ([]Booting, error) {
+	uuids = padded(uuids)
+	if len(uuids) == 0 {
+		return nil, nil
+	}
+	return s.booting(ctx, "", "''", "s.uuid <> '' AND s.uuid IN ("+marks(len(uuids))+") LIMIT 2", asAny(uuids)...)
+}
+
+// booting reads by hand: reflection would cost more than the database.
+func (s *Store) booting(ctx context.Context, join, mac, where string, args ...any) ([]Booting, error) {
+	before := []any{s.Now(), schema.PhaseOnboarding}
+	for _, p := range bootsItsOwn {
+		before = append(before, p)
+	}
+	rows, err := s.read(ctx).Raw(`SELECT `+mac+`, s.id, s.name, s.arch, s.macs, s.phase, s.protected,
+		a.attempt, COALESCE(a.profile, ''), COALESCE(a.vals, ''), COALESCE(a.at, 0), COALESCE(a.expires_at, 0), COALESCE(a.installed_at, 0), COALESCE(a.failure, ''),
+		r.attempt, COALESCE(r.profile, ''), COALESCE(r.vals, ''), COALESCE(r.at, 0)
+		FROM servers s `+join+`
+		LEFT JOIN armed a ON a.server = s.id AND a.attempt = s.attempt AND a.expires_at > ? AND s.phase = ? AND NOT s.protected
+		LEFT JOIN running_systems r ON r.server = s.id AND r.attempt = s.attempt AND s.phase IN (`+marks(len(bootsItsOwn))+`)
+		WHERE `+where, append(before, args...)...).Rows()
+	if err != nil {
+		return nil, err
+	}
+	defer rows.Close()
+	var out []Booting
+	for rows.Next() {
+		var b Booting
+		var a schema.Armed
+		var r schema.Running
+		var armed, runs *int
+		if err := rows.Scan(&b.MAC, &b.ID, &b.Name, &b.Arch, &b.MACs, &b.Phase, &b.Protected,
+			&armed, &a.Profile, &a.Vals, &a.At, &a.ExpiresAt, &a.InstalledAt, &a.Failure,
+			&runs, &r.Profile, &r.Vals, &r.At); err != nil {
+			return nil, err
+		}
+		if armed != nil {
+			a.Server, a.Attempt = b.ID, *armed
+			b.Armed = &a
+		}
+		if runs != nil {
+			r.Server, r.Attempt = b.ID, *runs
+			b.Runs = &r
+		}
+		out = append(out, b)
+	}
+	return out, rows.Err()
+}
+
+func asAny(values []string) []any {
+	out := make([]any, len(values))
+	for i, v := range values {
+		out[i] = v
+	}
+	return out
+}
+
 // Armed is the live arming of a server, if any. It holds only while the server is onboarding under that attempt.
 func (s *Store) Armed(ctx context.Context, server string) (schema.Armed, bool, error) {
 	var a schema.Armed

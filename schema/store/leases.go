@@ -22,9 +22,7 @@ func (s *Store) FindLeases(ctx context.Context, macs, ips []string) ([]schema.Le
 			continue
 		}
 		parts = append(parts, by.column+" IN ("+marks(len(by.values))+")")
-		for _, v := range by.values {
-			args = append(args, v)
-		}
+		args = append(args, asAny(by.values)...)
 	}
 	if len(parts) == 0 {
 		return nil, nil

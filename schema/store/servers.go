@@ -217,25 +217,6 @@ func (s *Store) Server(ctx context.Context, idOrName string) (schema.Server, err
 	return v, one(s.read(ctx).Where("id = ? OR name = ?", idOrName, idOrName).Take(&v).Error, "server", idOrName)
 }
 
-// ServerByMAC finds the server that has the MAC (lower case, colons); a CodeNotFound error where none has.
-func (s *Store) ServerByMAC(ctx context.Context, mac string) (schema.Server, error) {
-	var v schema.Server
-	return v, one(s.read(ctx).Where("id = (SELECT server FROM server_macs WHERE mac = ?)", mac).Take(&v).Error, "server with MAC", mac)
-}
-
-// ServerByUUID finds the one server that has one of the SMBIOS UUIDs, in lower case. Two that claim the same are none:
-// boards that were made with one UUID can't be told apart by it.
-func (s *Store) ServerByUUID(ctx context.Context, uuids ...string) (schema.Server, error) {
-	var all []schema.Server
-	if err := s.read(ctx).Where("uuid IN ? AND uuid <> ''", uuids).Limit(2).Find(&all).Error; err != nil {
-		return schema.Server{}, err
-	}
-	if len(all) != 1 {
-		return schema.Server{}, schema.NotFound("server with UUID", strings.Join(uuids, " or "))
-	}
-	return all[0], nil
-}
-
 // ServerMACs is every MAC that a server has.
 func (s *Store) ServerMACs(ctx context.Context) ([]string, error) {
 	var out []string

@@ -1,6 +1,6 @@
 // Package bootstore connects the boot service's small interfaces to the record: machines, boot tokens, evidence, leases.
 //
-// Invariant: what is read is read now, from the database, so that an arming is seen by the very next packet; a token
+// Invariant: what is read is read from the database after it was asked for, so that an arming is seen by the very next packet; a token
 // leaves this package once, when it is minted, and only its hash is kept. Not here: what a document holds
 // (activities/install), packets and scripts (pxe).
 package bootstore
@@ -10,9 +10,11 @@ import (
 	"crypto/rand"
 	"encoding/base64"
 	"errors"
+	"slices"
 	"strings"
 	"time"
 
+	"gpupool/pxe/batch"
 	"gpupool/pxe/boot"
 	"gpupool/pxe/lease"
 	"gpupool/schema"
@@ -21,7 +23,8 @@ import (
 
 // Store is boot.Inventory, boot.Tokens, boot.Recorder, boot.Reports and, by Leases, lease.Store.
 type Store struct {
-	db *store.Store
+	db   *store.Store
+	macs batch.Group[string, *store.Booting]
 	// ttl bounds a token's life beside its arming; it must outlast an install.
 	ttl time.Duration
 }
@@ -34,7 +37,9 @@ func New(s *store.Store, ttl time.Duration) *Store {
 	if ttl <= 0 {
 		ttl = DefaultTokenTTL
 	}
-	return &Store{db: s, ttl: ttl}
+	b := &Store{db: s, ttl: ttl}
+	b.macs.Call = b.byMACs
+	return b
 }
 
 var (
@@ -47,52 +52,54 @@ var (
 	_ lease.Store    = Leases{}
 )
 
-// ByMAC finds the server that has the MAC.
+// ByMAC finds the server that has the MAC, by one query together with others that are asked for at the same time.
 func (s *Store) ByMAC(ctx context.Context, mac string) (boot.Machine, bool, error) {
-	v, err := s.db.ServerByMAC(ctx, mac)
-	return s.machine(ctx, v, err)
+	found, err := s.macs.Do(ctx, mac)
+	if err != nil || found == nil {
+		return boot.Machine{}, false, err
+	}
+	return machine(*found), true, nil
+}
+
+// byMACs answers for each MAC; nil where no server has it.
+func (s *Store) byMACs(ctx context.Context, macs []string) ([]*store.Booting, error) {
+	all, err := s.db.BootingByMAC(ctx, macs...)
+	if err != nil {
+		return nil, err
+	}
+	found := make([]*store.Booting, len(macs))
+	for i, mac := range macs {
+		if at := slices.IndexFunc(all, func(b store.Booting) bool { return b.MAC == mac }); at >= 0 {
+			found[i] = &all[at]
+		}
+	}
+	return found, nil
 }
 
 // ByID finds a server by its id.
 func (s *Store) ByID(ctx context.Context, id string) (boot.Machine, bool, error) {
-	v, err := s.db.Server(ctx, id)
-	return s.machine(ctx, v, err)
+	all, err := s.db.BootingByID(ctx, id)
+	if err != nil || len(all) == 0 {
+		return boot.Machine{}, false, err
+	}
+	return machine(all[0]), true, nil
 }
 
 // ByUUID finds the one server that has one of the UUIDs, and its first MAC.
 func (s *Store) ByUUID(ctx context.Context, uuids ...string) (boot.Machine, string, bool, error) {
-	v, err := s.db.ServerByUUID(ctx, uuids...)
-	m, found, err := s.machine(ctx, v, err)
-	mac, _, _ := strings.Cut(v.MACs, ",")
-	return m, mac, found && mac != "", err
+	all, err := s.db.BootingByUUID(ctx, uuids...)
+	if err != nil || len(all) != 1 {
+		return boot.Machine{}, "", false, err
+	}
+	mac, _, _ := strings.Cut(all[0].MACs, ",")
+	return machine(all[0]), mac, mac != "", nil
 }
 
 // MACs is every MAC of the inventory.
 func (s *Store) MACs(ctx context.Context) ([]string, error) { return s.db.ServerMACs(ctx) }
 
-func (s *Store) machine(ctx context.Context, v schema.Server, err error) (boot.Machine, bool, error) {
-	if schema.Is(err, schema.CodeNotFound) {
-		return boot.Machine{}, false, nil
-	}
-	if err != nil {
-		return boot.Machine{}, false, err
-	}
-	m := boot.Machine{ID: v.ID, Name: v.Name, Phase: v.Phase, Protected: v.Protected, Arch: v.Arch}
-	runs, ok, err := s.db.RunningSystem(ctx, v.ID)
-	if err != nil {
-		return boot.Machine{}, false, err
-	}
-	if ok {
-		m.Runs = &runs
-	}
-	if v.Phase != schema.PhaseOnboarding {
-		return m, true, nil // no other phase is ever armed
-	}
-	armed, ok, err := s.db.Armed(ctx, v.ID)
-	if ok {
-		m.Armed = &armed
-	}
-	return m, err == nil, err
+func machine(b store.Booting) boot.Machine {
+	return boot.Machine{ID: b.ID, Name: b.Name, Phase: b.Phase, Protected: b.Protected, Arch: b.Arch, Armed: b.Armed, Runs: b.Runs}
 }
 
 // Mint makes a token of 32 random bytes and keeps its hash.

@@ -1,4 +1,9 @@
-package lease
+// Package batch makes one call of a store out of the questions that many callers have at the same time: with a whole site
+// booting at once one query answers dozens of packets, and one transaction and one fsync keep dozens of leases.
+//
+// Invariant: what a caller is answered was read or written after it asked. So unlike a cache it is never stale, and what is
+// decided by the answer (may this disk be overwritten, whose is this address) is decided by what is so at that moment.
+package batch
 
 import (
 	"context"
@@ -15,13 +20,11 @@ const spacing = 4 * time.Millisecond
 // may else hold a connection for a quarter of an hour, and all who wait with it.
 const callWithin = 4 * time.Second
 
-// group makes one call of the store out of those that arrive while the last one runs, or shortly after it: with many
-// clients at once one transaction and one fsync serve them all, and so does one query. The first caller leads; when its
-// batch is done it hands the lead to the first of those that came meanwhile, so no caller waits for more than two calls.
-// What is answered to a caller was read or written after it asked.
-type group[Q, A any] struct {
-	// call answers a batch: one answer for each question, or an error for all.
-	call func(ctx context.Context, batch []Q) ([]A, error)
+// Group makes one call out of those that arrive while the last one runs, or shortly after it. The first caller leads; when
+// its batch is done it hands the lead to the first of those that came meanwhile, so no caller waits for more than two calls.
+type Group[Q, A any] struct {
+	// Call answers a batch: one answer for each question, in their order, or an error for all.
+	Call func(ctx context.Context, batch []Q) ([]A, error)
 
 	mu    sync.Mutex
 	busy  bool
@@ -36,7 +39,8 @@ type waiter[Q, A any] struct {
 	done     chan bool // true = answered, false = take the lead
 }
 
-func (g *group[Q, A]) do(ctx context.Context, q Q) (A, error) {
+// Do asks one question. The call goes on where ctx ends: others wait for it too.
+func (g *Group[Q, A]) Do(ctx context.Context, q Q) (A, error) {
 	w := &waiter[Q, A]{question: q, done: make(chan bool, 1)}
 	g.mu.Lock()
 	g.queue = append(g.queue, w)
@@ -53,18 +57,18 @@ func (g *group[Q, A]) do(ctx context.Context, q Q) (A, error) {
 		<-time.After(d)
 		g.mu.Lock()
 	}
-	batch := g.queue
+	asked := g.queue
 	g.queue = nil
 	g.began = time.Now()
 	g.mu.Unlock()
 
-	questions := make([]Q, len(batch))
-	for i, w := range batch {
+	questions := make([]Q, len(asked))
+	for i, w := range asked {
 		questions[i] = w.question
 	}
 	// One caller's cancelled context must not fail the others.
 	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), callWithin)
-	answers, err := g.call(ctx, questions)
+	answers, err := g.Call(ctx, questions)
 	cancel()
 
 	g.mu.Lock()
@@ -74,7 +78,7 @@ func (g *group[Q, A]) do(ctx context.Context, q Q) (A, error) {
 		g.busy = false
 	}
 	g.mu.Unlock()
-	for i, other := range batch {
+	for i, other := range asked {
 		if other.err = err; err == nil {
 			other.answer = answers[i]
 		}
