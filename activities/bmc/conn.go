@@ -78,11 +78,14 @@ func newConn(p *Pool, base *url.URL) *conn {
 		lanes: [2]chan struct{}{make(chan struct{}, 2), make(chan struct{}, 1)}, auth: make(chan struct{}, 1),
 		hosts: map[string]*host{},
 	}
-	t := p.cfg.Timing
+	t, dial := p.cfg.Timing, p.cfg.Dial
+	if dial == nil {
+		dial = (&net.Dialer{Timeout: t.Dial}).DialContext
+	}
 	c.http = &http.Client{
 		Transport: &http.Transport{
 			Proxy:               nil, // a BMC network is not behind a web proxy
-			DialContext:         (&net.Dialer{Timeout: t.Dial}).DialContext,
+			DialContext:         dial,
 			TLSHandshakeTimeout: t.Dial,
 			TLSClientConfig:     c.tlsConfig(),
 			DisableCompression:  true, // gzip turns entity tags weak on some (sushy), HPE answers 406 to others

@@ -41,7 +41,7 @@ func TestMain(m *testing.M) {
 // quick is for machines that switch in milliseconds.
 var quick = bmc.Timing{
 	Dial: 5 * time.Second, Call: 5 * time.Second, BulkCall: 10 * time.Second, Poll: 4 * time.Millisecond, Graceful: 150 * time.Millisecond,
-	PowerChange: 4 * time.Second, PowerRetry: 60 * time.Millisecond, Settle: 5 * time.Millisecond, POSTWindow: 4 * time.Second,
+	PowerChange: 4 * time.Second, PowerRetry: 500 * time.Millisecond, Settle: 5 * time.Millisecond, POSTWindow: 4 * time.Second,
 	ReadBack: 250 * time.Millisecond, Busy: 2 * time.Second, TaskLost: 2 * time.Second,
 }
 

@@ -33,17 +33,19 @@ func taskOf(a *answer) Task {
 
 // WaitTask follows a task to its end: nil is success. It has failed when its state says so, whatever its status (a task
 // may end in Exception with TaskStatus OK) and when its status does. A task that is nowhere, because the answer had no
-// Location or because the BMC was reset and forgot it, proves nothing: then verify decides, which reads the effect itself
-// (a firmware's version), until Timing.TaskLost is up. Nobody may start the work again before this returned.
+// Location or because the BMC was reset and forgot it, or that can't be asked for because the BMC is gone for longer than
+// Timing.TaskLost, proves nothing: then verify decides, which reads the effect itself (a firmware's version), until
+// Timing.TaskLost is up. Nobody may start the work again before this returned.
 func (c *Client) WaitTask(ctx context.Context, t Task, verify func(context.Context) (bool, error)) (err error) {
 	defer c.conn.named("wait for a task of", &err)
-	lost := t.URI == ""
+	lost, heard := t.URI == "", now()
 	for !lost {
 		a, err := c.conn.do(ctx, http.MethodGet, t.URI, nil, nil)
 		switch {
-		case err != nil && (ctx.Err() != nil || !isKind(err, ErrUnreachable)):
+		case err != nil && (ctx.Err() != nil || !isKind(err, ErrUnreachable) && !isKind(err, ErrBusy)):
 			return err
-		case err != nil: // the BMC may be restarting as part of it
+		case err != nil, a.status == http.StatusServiceUnavailable: // the BMC may be restarting as part of it
+			lost = now().Sub(heard) > c.conn.pool.cfg.Timing.TaskLost
 		case a.status == http.StatusNoContent:
 			return nil // a monitor that is done (DSP0266 12.2)
 		case a.status == http.StatusNotFound || a.status == http.StatusGone:
@@ -68,6 +70,9 @@ func (c *Client) WaitTask(ctx context.Context, t Task, verify func(context.Conte
 			return c.conn.refusal("", t.URI, asGofish(a))
 		}
 		wait := c.conn.pool.cfg.Timing.Poll
+		if err == nil && a.status != http.StatusServiceUnavailable {
+			heard = now()
+		}
 		if err == nil && retryAfter(a.header) > 0 {
 			wait = min(retryAfter(a.header), c.conn.pool.cfg.Timing.Busy)
 		}

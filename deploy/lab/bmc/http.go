@@ -99,6 +99,7 @@ func (s *Server) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	if f == nil {
 		f = &Fault{}
 	}
+	defer s.hold(r)()
 	if f.Latency > 0 {
 		select {
 		case <-time.After(f.Latency):
@@ -469,9 +470,7 @@ func (s *Server) post(r *http.Request, path string, in Doc) *reply {
 		if rep := s.matches(r, owner, s.quirks.ResetIfMatch); rep != nil {
 			return rep
 		}
-		clear(s.sessions)
-		s.forgetSubscriptions()
-		s.bmcDown = time.Now().Add(s.quirks.BMCResetTime)
+		s.restart()
 		return noContent()
 	}
 	if value, ok := acActions[action]; ok {

@@ -160,6 +160,20 @@ func (s *Server) loseAC() {
 	s.bmcDown = time.Now().Add(s.quirks.BMCResetTime)
 }
 
+// Restart restarts the BMC, as its watchdog or an upgrade does: sessions and subscriptions end, and it is busy for a while.
+func (s *Server) Restart() {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.restart()
+}
+
+// restart is Restart. The caller holds mu.
+func (s *Server) restart() {
+	clear(s.sessions)
+	s.forgetSubscriptions()
+	s.bmcDown = time.Now().Add(s.quirks.BMCResetTime)
+}
+
 // ACCycles is how often all power was taken away.
 func (s *Server) ACCycles() int {
 	s.mu.Lock()

@@ -127,6 +127,12 @@ func (s *Server) Start() error {
 	if err != nil {
 		return fmt.Errorf("start lab bmc %s: %w", s.profile.Name, err)
 	}
+	s.Serve(l)
+	return nil
+}
+
+// Serve answers what a listener accepts, from now on. It is Start for a network of the caller's own.
+func (s *Server) Serve(l net.Listener) {
 	s.url = "http://" + l.Addr().String()
 	if s.tls != nil {
 		l, s.url = tls.NewListener(l, s.tls), "https://"+l.Addr().String()
@@ -139,7 +145,6 @@ func (s *Server) Start() error {
 			quietLog.Print(err)
 		}
 	}()
-	return nil
 }
 
 // URL is the server's address, "" before Start.

@@ -13,6 +13,7 @@ const sessionsPath = "/redfish/v1/SessionService/Sessions"
 type session struct {
 	id, user string
 	used     time.Time
+	busy     int // requests under way: it is not idle
 }
 
 // loginGuard counts failed logins over every way in, as the real account service does.
@@ -56,9 +57,26 @@ func (s *Server) expire() {
 		return
 	}
 	for token, x := range s.sessions {
-		if time.Since(x.used) > s.quirks.SessionTimeout {
+		if x.busy == 0 && time.Since(x.used) > s.quirks.SessionTimeout {
 			delete(s.sessions, token)
 		}
+	}
+}
+
+// hold keeps a request's session from timing out while the request is under way, until the function returned is called.
+func (s *Server) hold(r *http.Request) (release func()) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.expire()
+	x := s.sessions[r.Header.Get("X-Auth-Token")]
+	if x == nil {
+		return func() {}
+	}
+	x.busy++
+	return func() {
+		s.mu.Lock()
+		defer s.mu.Unlock()
+		x.busy, x.used = x.busy-1, time.Now()
 	}
 }
 
