@@ -1,5 +1,10 @@
 package schema
 
+import (
+	"math"
+	"time"
+)
+
 // Spec is a standard spec: what one node of a job gets.
 type Spec struct {
 	Name         string  `gorm:"primaryKey" json:"name"`
@@ -80,3 +85,19 @@ type Token struct {
 
 // TableName is where it is kept: the plural that would be guessed is wrong.
 func (Quota) TableName() string { return "quotas" }
+
+// AssumedLimit stands for the time limit of a job that has none, where starts are planned and in budgets.
+const AssumedLimit = 24 * time.Hour
+
+// CommittedUntil is until when an allocation counts in a budget: for its time limit from its start, or as long as assumed where
+// it has none (0), and where it has been held for longer, until now. All are of one unit. It is not cut at the month's end:
+// what a job takes into the next month fits into this one's budget, so that no month begins overdrawn.
+func CommittedUntil[T ~int64](start, limit, assumed, now T) T {
+	if limit <= 0 {
+		limit = assumed
+	}
+	if limit > math.MaxInt64-max(start, 0) {
+		return math.MaxInt64
+	}
+	return max(now, start+limit)
+}

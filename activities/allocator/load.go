@@ -27,6 +27,7 @@ type live struct {
 	stops     map[string]bool  // likewise, by id
 	specs     map[string]bool  // likewise, by name
 	spentAt   schema.Instant   // when the budgets were read
+	monthEnds schema.Instant   // when the first of their months is over; 0 = there are none
 	repairsAt schema.Instant   // when what is expected of repairs was worked out
 	bounded   map[string]bool  // tenants with a quota or a limit of running jobs
 	spends    map[string]bool  // tenants with a budget
@@ -197,7 +198,7 @@ func (l *live) setBudgets(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
-	l.spentAt, l.spends = l.db.Now(), map[string]bool{}
+	l.spentAt, l.spends, l.monthEnds = l.db.Now(), map[string]bool{}, 0
 	have := make(map[string]bool, len(states))
 	for _, b := range states {
 		zone, err := usage.Zone(b.Zone)
@@ -205,6 +206,9 @@ func (l *live) setBudgets(ctx context.Context) error {
 			return err
 		}
 		have[b.ID], l.spends[b.Tenant] = true, true
+		if l.monthEnds == 0 || b.Month.End < l.monthEnds {
+			l.monthEnds = b.Month.End
+		}
 		l.pool.SetBudget(engine.Budget{ID: b.ID, Tenant: b.Tenant, Project: b.Project, Model: b.Model, Amount: acceleratorTime(b.Amount), Spent: acceleratorTime(b.Spent + b.Committed), At: l.spentAt.Time(), Zone: zone})
 	}
 	for id := range l.budgets {

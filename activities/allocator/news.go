@@ -184,7 +184,8 @@ func (l *live) catchUp(ctx context.Context) (changed bool, err error) {
 			return changed, err
 		}
 		l.at = next
-		if n.policy || len(l.budgets) > 0 && l.db.Now() >= l.spentAt.Add(budgetLook) {
+		// A new month is read at once: what other regions have committed of it the engine can't know.
+		if now := l.db.Now(); n.policy || len(l.budgets) > 0 && (now >= l.spentAt.Add(budgetLook) || now >= l.monthEnds && l.spentAt < l.monthEnds) {
 			if err := l.setBudgets(ctx); err != nil {
 				return changed, err
 			}

@@ -1,13 +1,13 @@
 package store
 
 import (
-	"cmp"
 	"context"
 	"encoding/json"
 	"fmt"
 	"regexp"
 	"slices"
 	"strings"
+	"time"
 	_ "time/tzdata" // months are cut in the zones that people name, whatever is installed here
 
 	"gpupool/schema"
@@ -216,7 +216,7 @@ type BudgetState struct {
 	Budget
 	Month     usage.Interval
 	Spent     int64 // charged in this month by what has ended
-	Committed int64 // by what runs: until its time limit, or until now where it has none, within the month
+	Committed int64 // by what is allocated: since the month's begin, until schema.CommittedUntil
 	Remaining int64 // Amount - Spent - Committed; negative where it is overdrawn
 }
 
@@ -307,12 +307,12 @@ func (s *Store) budgetStates(ctx context.Context, tenant, outside string) ([]Bud
 	now := s.Now()
 	type live struct {
 		Tenant, Project, Model string
-		AllocatedAt, RunningAt schema.Instant
+		AllocatedAt            schema.Instant
 		TimeLimit, N           int64
 	}
 	var running []live
-	if err := s.read(ctx).Raw(`SELECT j.tenant, j.project, j.model, t.allocated_at, t.running_at, j.time_limit, count(*) AS n FROM allocations al JOIN jobs j ON j.id = al.job
-		JOIN attempts t ON t.job = al.job AND t.attempt = al.attempt WHERE al.released_at = 0 AND al.region <> ? GROUP BY al.job, al.attempt, j.tenant, j.project, j.model, t.allocated_at, t.running_at, j.time_limit`, outside).Scan(&running).Error; err != nil {
+	if err := s.read(ctx).Raw(`SELECT j.tenant, j.project, j.model, t.allocated_at, j.time_limit, count(*) AS n FROM allocations al JOIN jobs j ON j.id = al.job
+		JOIN attempts t ON t.job = al.job AND t.attempt = al.attempt WHERE al.released_at = 0 AND al.region <> ? GROUP BY al.job, al.attempt, j.tenant, j.project, j.model, t.allocated_at, j.time_limit`, outside).Scan(&running).Error; err != nil {
 		return nil, err
 	}
 	out := make([]BudgetState, 0, len(list))
@@ -338,16 +338,77 @@ func (s *Store) budgetStates(ctx context.Context, tenant, outside string) ([]Bud
 			if l.Tenant != b.Tenant || b.Project != "" && l.Project != b.Project || b.Model != "" && l.Model != b.Model {
 				continue
 			}
-			end := now
-			if l.TimeLimit > 0 {
-				end = max(now, cmp.Or(l.RunningAt, now)+schema.Instant(l.TimeLimit)) // the limit counts from running
-			}
-			st.Committed += l.N * usage.Interval{Start: l.AllocatedAt, End: end}.Cut(st.Month).Milliseconds()
+			until := schema.CommittedUntil(l.AllocatedAt, schema.Instant(l.TimeLimit), schema.Instant(schema.AssumedLimit.Milliseconds()), now)
+			st.Committed += l.N * usage.Interval{Start: max(l.AllocatedAt, st.Month.Start), End: until}.Milliseconds()
 		}
 		st.Remaining = st.Amount - st.Spent - st.Committed
 		out = append(out, st)
 	}
 	return out, nil
+}
+
+// limitBudgets are the budgets of a job's tenant as of a version of its limits.
+type limitBudgets struct {
+	attempt int // of the job, which was live; 0 = it was not
+	states  []BudgetState
+	version int64
+}
+
+// budgetsOf reads them. The version is read first, so that what is committed is never older.
+func (s *Store) budgetsOf(ctx context.Context, job string) (limitBudgets, error) {
+	var out limitBudgets
+	j, err := s.Job(ctx, job)
+	if err != nil || j.State == schema.JobQueued || j.State.Ended() {
+		return out, err
+	}
+	if err := s.read(ctx).Raw("SELECT version FROM limit_versions WHERE tenant = ?", j.Tenant).Scan(&out.version).Error; err != nil {
+		return out, err
+	}
+	out.attempt = j.Attempt
+	out.states, err = s.BudgetStates(ctx, j.Tenant)
+	return out, err
+}
+
+// coverLimit refuses a longer limit of a job that holds accelerators where what remains of a budget does not cover it, and
+// keeps allocators from giving the same on.
+func (tx *Tx) coverLimit(j schema.Job, limit time.Duration, have limitBudgets) error {
+	if j.State == schema.JobQueued {
+		return nil // its budget is asked when it starts
+	}
+	if have.attempt != j.Attempt {
+		return schema.Conflict("job "+j.ID+" has started at this moment", "try again")
+	}
+	var allocated schema.Instant
+	if err := tx.db.Raw("SELECT allocated_at FROM attempts WHERE job = ? AND attempt = ?", j.ID, j.Attempt).Scan(&allocated).Error; err != nil {
+		return err
+	}
+	until := func(limit schema.Instant) schema.Instant {
+		return schema.CommittedUntil(allocated, limit, schema.Instant(schema.AssumedLimit.Milliseconds()), tx.now)
+	}
+	longer := int64(until(schema.Instant(limit.Milliseconds())) - until(schema.Instant(j.TimeLimit)))
+	if longer <= 0 {
+		return nil
+	}
+	more := longer * int64(j.Accelerators())
+	covered := false
+	for _, b := range have.states {
+		if b.Project != "" && b.Project != j.Project || b.Model != "" && b.Model != j.Model {
+			continue
+		}
+		covered = true
+		if more > b.Remaining {
+			return schema.Conflict(fmt.Sprintf("time_limit %s: it takes %.2f GPU-hours more, and budget %s has %.2f left until %s", limit, float64(more)/usage.Hour, b.ID, float64(max(b.Remaining, 0))/usage.Hour, b.Month.End),
+				"ask for less, or have the budget raised")
+		}
+	}
+	if !covered {
+		return nil
+	}
+	moved, err := tx.moveLimits(j.Tenant, have.version)
+	if err == nil && !moved {
+		err = schema.Conflict("a job of tenant "+j.Tenant+" has started or got a longer limit at this moment", "try again")
+	}
+	return err
 }
 
 // WarnBudgets tells, once a month and threshold, of budgets that have spent and used as much.

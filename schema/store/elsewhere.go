@@ -66,17 +66,23 @@ func (tx *Tx) takeLimits(starts []Start, w *world, known map[string]int64) (map[
 		if !limited {
 			continue
 		}
-		q, args := "UPDATE limit_versions SET version = version + 1 WHERE tenant = ? AND version = ?", []any{t, version}
-		if version == 0 {
-			q, args = "INSERT INTO limit_versions (tenant, version) VALUES (?, 1) ON CONFLICT DO NOTHING", args[:1]
-		}
-		n, err := tx.exec(q, args...)
+		moved, err := tx.moveLimits(t, version)
 		if err != nil {
 			return nil, err
 		}
-		if n == 0 {
-			behind[t] = "another region has started jobs of tenant " + t + " at this moment"
+		if !moved {
+			behind[t] = "another region has started jobs of tenant " + t + ", or one of its jobs got a longer limit, at this moment"
 		}
 	}
 	return behind, nil
+}
+
+// moveLimits moves the version of a tenant's limits on from the one that is known; false where another was first.
+func (tx *Tx) moveLimits(tenant string, known int64) (bool, error) {
+	q, args := "UPDATE limit_versions SET version = version + 1 WHERE tenant = ? AND version = ?", []any{tenant, known}
+	if known == 0 {
+		q, args = "INSERT INTO limit_versions (tenant, version) VALUES (?, 1) ON CONFLICT DO NOTHING", args[:1]
+	}
+	n, err := tx.exec(q, args...)
+	return n > 0, err
 }

@@ -474,10 +474,15 @@ func (tx *Tx) setHeld(j *schema.Job, by string, on bool) error {
 	return tx.saveJob(j)
 }
 
-// SetTimeLimit changes how long the job may run; 0 = no limit. A running job whose new limit has passed is stopped.
+// SetTimeLimit changes how long the job may run; 0 = no limit. A running job whose new limit has passed is stopped; a longer
+// limit is a CodeConflict error where a budget does not cover it.
 func (s *Store) SetTimeLimit(ctx context.Context, job string, limit time.Duration, by string) error {
 	if limit < 0 || limit > MaxTimeLimit {
 		return schema.Invalid("time_limit", limit, "0 for none, at most 8760h")
+	}
+	budgets, err := s.budgetsOf(ctx, job)
+	if err != nil {
+		return err
 	}
 	return s.Write(ctx, func(tx *Tx) error {
 		j, err := tx.job(job)
@@ -492,6 +497,9 @@ func (s *Store) SetTimeLimit(ctx context.Context, job string, limit time.Duratio
 			return err
 		}
 		if limit, err = limitOf(spec, limit); err != nil {
+			return err
+		}
+		if err := tx.coverLimit(j, limit, budgets); err != nil {
 			return err
 		}
 		j.TimeLimit = limit.Milliseconds()

@@ -4,6 +4,8 @@ import (
 	"math"
 	"math/bits"
 	"time"
+
+	"gpupool/schema"
 )
 
 // budget is a Budget with what live allocations of its scope have committed.
@@ -11,7 +13,8 @@ type budget struct {
 	Budget
 	month int64                    // start of the month Spent counts for
 	reset int64                    // start of the next one
-	live  map[*alloc]time.Duration // what each may still use of this month's budget
+	seen  int64                    // when it was told last, or its month began
+	live  map[*alloc]time.Duration // what each counts for: has held since the month began, and may hold still
 	sum   time.Duration
 	// claims is what jobs that wait for victims to end will set aside.
 	claims map[*plan]time.Duration
@@ -45,6 +48,7 @@ func (s *State) SetBudget(in Budget) {
 		when = at(s.now)
 	}
 	reset := b.reset
+	b.seen = ns(when)
 	b.turn(when)
 	clear(b.live)
 	for _, list := range s.allocs {
@@ -85,6 +89,7 @@ func (b *budget) roll(now int64, assumed time.Duration) bool {
 	if now < b.reset {
 		return false
 	}
+	b.seen = now
 	b.turn(at(now))
 	b.Spent = 0
 	b.recommit(assumed)
@@ -95,9 +100,10 @@ func (b *budget) covers(tenant, project, model string) bool {
 	return b.Tenant == tenant && (b.Project == "" || b.Project == project) && (b.Model == "" || b.Model == model)
 }
 
-// commit sets aside what an allocation may use of this month's budget: from its start (or the month's) to its limit.
+// commit sets aside what an allocation takes of the budget: from its start (or the month's) until schema.CommittedUntil.
 func (b *budget) commit(al *alloc, assumed time.Duration) {
-	b.live[al] = acceleratorTime(al.milli, al.limitEnd(assumed)-max(ns(al.Started), b.month))
+	until := schema.CommittedUntil(ns(al.Started), int64(al.TimeLimit), int64(assumed), b.seen)
+	b.live[al] = acceleratorTime(al.milli, until-max(ns(al.Started), b.month))
 	b.sum = addCapped(b.sum, b.live[al])
 }
 

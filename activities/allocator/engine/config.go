@@ -1,6 +1,10 @@
 package engine
 
-import "time"
+import (
+	"time"
+
+	"gpupool/schema"
+)
 
 // Placement is how a server is chosen among those that fit.
 type Placement string
@@ -48,7 +52,7 @@ type Config struct {
 	Reservations int
 	// BackfillDepth bounds how many jobs of one shape are tried for a gap before a planned start. 0 = 64.
 	BackfillDepth int
-	// AssumedLimit stands for the limit of a job without one when starts are planned. 0 = 24 h.
+	// AssumedLimit stands for the limit of a job without one when starts are planned. 0 = schema.AssumedLimit.
 	AssumedLimit time.Duration
 
 	// ReasonsPerCycle bounds Result.Reasons: first changed codes, then changed numbers, the rest in the cycles that
@@ -68,7 +72,7 @@ func (c Config) withDefaults() Config {
 	setDuration(&c.HalfLife, 168*time.Hour)
 	setDuration(&c.EntryPenalty, 5*time.Minute)
 	setDuration(&c.Grace, 30*time.Second)
-	setDuration(&c.AssumedLimit, 24*time.Hour)
+	setDuration(&c.AssumedLimit, schema.AssumedLimit)
 	setInt(&c.PreemptionTests, 16)
 	setInt(&c.Reservations, 4)
 	setInt(&c.BackfillDepth, 64)
