@@ -35,7 +35,7 @@ import (
 
 // bmcs is the one way of this process to BMCs. It logs out of all when the process stops.
 func (p *Process) bmcs() (*bmc.Pool, error) {
-	c := bmc.Config{Shared: record.NewShared(p.Store, p.ring), Log: p.log.With("part", "bmc")}
+	c := bmc.Config{ResetsPerDay: max(0, p.Config.BMC.ResetsPerDay), Shared: record.NewShared(p.Store, p.ring), Log: p.log.With("part", "bmc")}
 	if file := p.Config.BMC.CA; file != "" {
 		pem, err := os.ReadFile(file)
 		if err != nil {

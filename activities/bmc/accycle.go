@@ -32,6 +32,9 @@ func (c *Client) acCycle(ctx context.Context, h *host, plan powerPlan) error {
 	if err != nil {
 		return err
 	}
+	if err := c.conn.pool.spend(ctx, c.conn.address, normalURI(h.uri), &plan); err != nil {
+		return err
+	}
 	if _, err := c.turnOff(ctx, h, plan); err != nil {
 		return err
 	}

@@ -33,7 +33,7 @@ func Register(w worker.ActivityRegistry, a *Activities) { w.RegisterActivity(a) 
 var reasons = map[error]schema.FailureCode{
 	ErrUnreachable: schema.FailBMC, ErrBusy: schema.FailBMC, ErrBody: schema.FailBMC,
 	ErrCredential: schema.FailCredential, ErrPasswordChange: schema.FailCredential, ErrUntrusted: schema.FailUntrusted,
-	ErrModeReverted: schema.FailBootMode,
+	ErrModeReverted: schema.FailBootMode, ErrTooOften: schema.FailUnsafe,
 }
 
 // wrap makes an error of a BMC one that Temporal understands, with its reason.
@@ -224,7 +224,11 @@ func (a *Activities) act(ctx context.Context, act Act, f func(context.Context, C
 // system doesn't answer.
 func (a *Activities) PowerOff(ctx context.Context, act Act) (string, error) {
 	return a.act(ctx, act, func(ctx context.Context, c Controller) (string, error) {
-		return "off", c.SetPower(ctx, Off, Hard())
+		opts := []PowerOption{Hard()}
+		if act.SilentFor > 0 { // it ends what may still run there
+			opts = append(opts, Regardless())
+		}
+		return "off", c.SetPower(ctx, Off, opts...)
 	})
 }
 

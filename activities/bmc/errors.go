@@ -38,6 +38,8 @@ var (
 	ErrNotProven = errors.New("bmc accepted the change and doesn't show it")
 	// ErrModeReverted: the boot mode fell back to Legacy, twice. The reason code is boot-mode-reverted.
 	ErrModeReverted = errors.New("boot-mode-reverted")
+	// ErrTooOften: the server's power was taken away as often as may be within a day; no request was sent.
+	ErrTooOften = errors.New("power cut too often")
 	// ErrTaskFailed: a task of the BMC ended in failure.
 	ErrTaskFailed = errors.New("bmc task failed")
 )
@@ -57,6 +59,7 @@ var codes = map[error]schema.ErrorCode{
 	ErrNotProven:      schema.CodeUnavailable, // the verb is idempotent: trying it again can help
 	ErrModeReverted:   schema.CodeConflict,
 	ErrTaskFailed:     schema.CodeConflict,
+	ErrTooOften:       schema.CodeConflict, // hands are needed
 }
 
 // Error is a failure at one BMC.

@@ -41,6 +41,7 @@ type State struct {
 	Offered    string    // another key, seen and refused: what an operator can acknowledge
 	DownTill   time.Time // some process's breaker is open until then
 	DownWhy    string
+	Resets     map[string][]time.Time // by system: when its power was taken away within the last day
 }
 
 // Refusal counts how often one secret was refused. It is counted up before the try and forgotten after a success, so
@@ -64,7 +65,7 @@ func (s *memory) Update(_ context.Context, address string, change func(*State) e
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	st := s.m[address]
-	st.Refused = maps.Clone(st.Refused)
+	st.Refused, st.Resets = maps.Clone(st.Refused), maps.Clone(st.Resets)
 	if err := change(&st); err != nil {
 		return err
 	}

@@ -215,6 +215,9 @@ func (c *IPMIClient) SetPower(ctx context.Context, want Want, opts ...PowerOptio
 			return err
 		}
 		if want != On && was == PowerOn {
+			if err := c.pool.spend(ctx, c.address, "", &plan); err != nil {
+				return err
+			}
 			if err := c.ipmiOff(ctx, op, s, plan); err != nil {
 				return err
 			}

@@ -123,7 +123,7 @@ func powerBy(ctx context.Context, c Controller, args schema.BMCArgs) (p Powered,
 		p.Now = p.Was
 		return p, err
 	}
-	var opts []PowerOption
+	opts := []PowerOption{Regardless()} // a person asked
 	if args.Hard {
 		opts = append(opts, Hard())
 	}

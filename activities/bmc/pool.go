@@ -21,6 +21,9 @@ type Config struct {
 	// beside it is a few dozen requests an act. What a BMC locks out for, logins and silence, is shared: see Shared.
 	Rate  float64
 	Burst int
+	// ResetsPerDay is how often a server's power is taken away within 24 h, by all processes together, before that is refused;
+	// 0 = as often as it is asked for. See Regardless.
+	ResetsPerDay int
 	// Shared holds sessions and login budgets; nil keeps them within this pool.
 	Shared Shared
 	// CA, if set, signs the certificates of BMCs: what it signed for the address is trusted, and nothing on first use.

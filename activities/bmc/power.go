@@ -40,7 +40,9 @@ func (w Want) Valid() bool { return w == On || w == Off || w == Cycle || w == AC
 
 // powerPlan is how SetPower goes about it.
 type powerPlan struct {
-	graceful time.Duration // 0: cut the power at once
+	graceful   time.Duration // 0: cut the power at once
+	regardless bool          // of the daily limit
+	spent      bool          // it is counted
 }
 
 // PowerOption changes how SetPower goes about it.
@@ -154,6 +156,9 @@ func (c *Client) turnOff(ctx context.Context, h *host, plan powerPlan) (wasOn bo
 	if err != nil || s == PowerOff {
 		return false, err
 	}
+	if err := c.conn.pool.spend(ctx, c.conn.address, normalURI(h.uri), &plan); err != nil {
+		return false, err
+	}
 	if !h.allows(schemas.ForceOffResetType) { // to ask the OS is all that there is
 		plan.graceful = max(plan.graceful, c.conn.pool.cfg.Timing.Graceful)
 	}
@@ -190,6 +195,11 @@ func (c *Client) cycleAtOnce(ctx context.Context, h *host, plan powerPlan) error
 	s, err := c.power(ctx, h)
 	if err != nil {
 		return err
+	}
+	if s != PowerOff {
+		if err := c.conn.pool.spend(ctx, c.conn.address, normalURI(h.uri), &plan); err != nil {
+			return err
+		}
 	}
 	if s != PowerOff && (h.allows(schemas.OnResetType) || h.allows(schemas.ForceOnResetType)) {
 		off, err := c.shutDown(ctx, h, plan)

@@ -240,3 +240,23 @@ func TestARotationIsKeptInTheRecordAndToldOf(t *testing.T) {
 		t.Fatal("no event tells of the rotation")
 	}
 }
+
+// The daily limit of resets outlives the process that counted: a loop of restarts is a loop too.
+func TestRestartsDoNotRenewTheResetBudget(t *testing.T) {
+	t.Parallel()
+	s := newSite(t)
+	for i := range 4 {
+		p := bmc.NewPool(bmc.Config{Timing: quick, ResetsPerDay: 3, Shared: record.NewShared(s.db, s.keys), Log: slog.New(slog.DiscardHandler)})
+		c, err := p.Client(bmc.Endpoint{Address: s.server.BMCAddress, Credential: s.logins.For(s.server.ID)})
+		if err != nil {
+			t.Fatal(err)
+		}
+		err = c.SetPower(t.Context(), bmc.Cycle, bmc.Hard())
+		if i < 3 && err != nil || i == 3 && !errors.Is(err, bmc.ErrTooOften) {
+			t.Fatalf("cycle %d: %v", i+1, err)
+		}
+		if err := p.Close(t.Context()); err != nil {
+			t.Fatal(err)
+		}
+	}
+}
