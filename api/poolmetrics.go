@@ -91,6 +91,11 @@ func (m *poolMetrics) read(ctx context.Context) ([]prometheus.Metric, error) {
 	for reason, n := range o.Reasons {
 		gauge(metricWaiting, float64(n), string(reason))
 	}
+	calls, err := m.store.ReadOnCall(ctx)
+	if err != nil {
+		return nil, err
+	}
+	onCall(o, calls, gauge)
 	now := m.store.Now()
 	counts, err := m.store.FourCounts(ctx, store.CountsQuery{By: "spec", Periods: []usage.Period{{Interval: usage.Interval{Start: now.Add(-countedOver), End: now}}}})
 	if err != nil {
