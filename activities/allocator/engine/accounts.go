@@ -349,17 +349,22 @@ func (s *State) shareOf(a *account, now int64) float64 {
 func (s *State) measureShare(a *account, now int64) float64 {
 	share := 0.0
 	for model, h := range a.held {
-		installed := 0
-		for _, p := range s.pools {
-			if p.model == model {
-				installed += p.installed
-			}
-		}
-		if installed > 0 {
-			share = max(share, h.past.worth(now, s.cfg.HalfLife)/float64(installed))
+		if n := s.installedOf(model); n > 0 {
+			share = max(share, h.past.worth(now, s.cfg.HalfLife)/float64(n))
 		}
 	}
 	return share / a.weight
+}
+
+// installedOf is how many accelerators of a model there are.
+func (s *State) installedOf(model string) int {
+	if s.installed.version != s.version || s.installed.of == nil {
+		s.installed.version, s.installed.of = s.version, map[string]int{}
+		for key, p := range s.pools {
+			s.installed.of[key.model] += p.installed
+		}
+	}
+	return s.installed.of[model]
 }
 
 // penalize charges the entry penalty of a start to fair share, or gives it back.

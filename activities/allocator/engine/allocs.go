@@ -19,7 +19,7 @@ type alloc struct {
 	told     bool  // it was told to end
 	gone     bool
 	cycle    int64
-	job      *job // what it was started from, for Revert; nil when it was loaded
+	job      *job // what it was started from, for Revert; nil when that was before the last cycle
 }
 
 func (s *State) alloc(job string, attempt int) *alloc {
@@ -128,11 +128,14 @@ func (s *State) doom(al *alloc, winner string) {
 
 // expect sets when an allocation will be over and tells its servers.
 func (s *State) expect(al *alloc) {
-	al.end, al.late = al.limitEnd(s.cfg.AssumedLimit), false
+	end := al.limitEnd(s.cfg.AssumedLimit)
 	if al.told {
-		al.end = ns(al.GraceUntil)
+		end = ns(al.GraceUntil)
 	}
-	s.timers.add(al.end, timerEnd, al)
+	if al.end != end {
+		s.timers.add(end, timerEnd, al)
+	}
+	al.end, al.late = end, false
 	for _, srv := range al.servers {
 		s.refresh(srv)
 	}
@@ -193,11 +196,19 @@ func (s *State) running(al *alloc, delta int) {
 	if !al.Preemptible {
 		return
 	}
-	if s.stats.running[al.model] == nil {
-		s.stats.running[al.model] = map[int]int{}
+	list := s.stats.running[al.model]
+	i := slices.IndexFunc(list, func(r running) bool { return r.priority == al.Priority })
+	if i < 0 {
+		s.stats.running[al.model] = append(list, running{al.Priority, delta})
+		return
 	}
-	s.stats.running[al.model][al.Priority] += delta
+	if list[i].n += delta; list[i].n == 0 {
+		s.stats.running[al.model] = slices.Delete(list, i, i+1)
+	}
 }
+
+// running is how many preemptible allocations of a priority there are.
+type running struct{ priority, n int }
 
 func (s *State) recommit(al *alloc) {
 	for _, b := range s.budgets {
@@ -264,7 +275,7 @@ func (al *alloc) each() int64 {
 	return whole
 }
 
-// Revert takes back a start that the database refused: the job waits again, in its old place.
+// Revert takes back a start of the last cycle that the database refused: the job waits again, in its old place.
 func (s *State) Revert(job string, attempt int) {
 	al := s.alloc(job, attempt)
 	if al == nil {

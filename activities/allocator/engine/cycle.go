@@ -12,18 +12,20 @@ type cycleStats struct {
 	decisions int
 	hunts     int           // searches for victims
 	told      []Reservation // since the last cycle
-	lines     map[*family]*line
-	loosened  bool   // a walk has let go what it kept from jobs that had their turn: they are to be looked at again
-	dues      []*job // blocked though within their guarantee, in the order of their turns
+	lined     int64         // the lines that hold now: counted up when what they rest on has changed
+	loosened  bool          // a walk has let go what it kept from jobs that had their turn: they are to be looked at again
+	dues      []*job        // blocked though within their guarantee, in the order of their turns
 
 	// kept across cycles
 	probe   job
 	scratch []candidate
 	ready   []readyBay
-	running map[string]map[int]int // preemptible allocations by model and priority
-	seen    float64                // nodes of all jobs seen, for the task mix
-	touched []*job                 // jobs whose reason may not be the one last reported
-	special []*job                 // jobs with a reason of their own, as of the last cycle
+	running map[string][]running // preemptible allocations by model
+	seen    float64              // nodes of all jobs seen, for the task mix
+	started []*alloc             // in the last cycle
+	built   int64                // lines built so far
+	touched []*job               // jobs whose reason may not be the one last reported
+	special []*job               // jobs with a reason of their own, as of the last cycle
 }
 
 // Cycle decides, at the moment now, which waiting jobs start, who must end for whom, and why the others wait. Its
@@ -36,6 +38,10 @@ func (s *State) Cycle(now time.Time) Result {
 	s.regroup()
 	st := &s.stats
 	st.decisions, st.hunts = 0, 0
+	for i, al := range st.started {
+		al.job, st.started[i] = nil, nil
+	}
+	st.started = st.started[:0]
 	if s.dirty {
 		for n, again := 0, true; again && n < mostWalks; n++ {
 			s.walks++
@@ -48,7 +54,7 @@ func (s *State) Cycle(now time.Time) Result {
 			again = st.loosened || len(out.Starts) > made && s.unsettled()
 		}
 		slices.SortStableFunc(s.plans, func(a, b *plan) int { return cmp.Compare(a.job.turn.n, b.job.turn.n) })
-		st.lines = map[*family]*line{}
+		st.lined++
 		s.judge()
 		s.dirty = false
 	}
@@ -319,13 +325,13 @@ func (s *State) entries(level int) []*entry {
 		if g.priority != level {
 			continue
 		}
-		e := &entry{group: g}
-		e.shapes = make([]front, 0, len(g.shapes))
+		e := &entry{group: g, shapes: g.fronts[:0]}
 		for _, sh := range g.shapes {
 			if j := sh.first(); j != nil {
 				e.shapes = append(e.shapes, front{j.Seq, sh, j})
 			}
 		}
+		g.fronts = e.shapes
 		for i := len(e.shapes)/2 - 1; i >= 0; i-- {
 			e.sift(i)
 		}
@@ -487,6 +493,9 @@ func (s *State) fill(sh *shape, blocked *job, out *Result) bool {
 		return false // all are as long
 	}
 	// If the briefest could not start, none can.
+	if sh.req.hopeless(s.missing(sh, sh.brief), s.walks) {
+		return false
+	}
 	s.stats.probe = job{Job: blocked.Job, shape: sh, limit: sh.brief}
 	if s.tryJob(&s.stats.probe) == nil {
 		return false
@@ -548,14 +557,7 @@ func (s *State) shutPools(sh *shape) uint64 {
 // is what would run longer.
 func (s *State) tryJob(j *job) []*bay {
 	sh := j.shape
-	m := miss{priority: sh.priority, limit: j.limit}
-	if m.limit <= 0 {
-		m.limit = math.MaxInt64
-	}
-	if len(s.windows) > 0 || s.oneTenant {
-		m.account = sh.group.account
-	}
-	m.shut = s.shutPools(sh)
+	m := s.missing(sh, j.limit)
 	counts := j.plan == nil && len(sh.spec.pools) <= 64
 	if counts && sh.req.hopeless(m, s.walks) {
 		return nil
@@ -566,6 +568,18 @@ func (s *State) tryJob(j *job) []*bay {
 		sh.req.missed = append(sh.req.missed, m)
 	}
 	return bays
+}
+
+// missing is that a job of the shape with such a limit does not fit.
+func (s *State) missing(sh *shape, limit time.Duration) miss {
+	m := miss{priority: sh.priority, limit: limit, shut: s.shutPools(sh)}
+	if m.limit <= 0 {
+		m.limit = math.MaxInt64
+	}
+	if len(s.windows) > 0 || s.oneTenant {
+		m.account = sh.group.account
+	}
+	return m
 }
 
 // findAny looks through every open pool; a job of one node goes where it costs least over all of them.
@@ -633,6 +647,7 @@ func (s *State) start(j *job, bays []*bay, out *Result) {
 	})
 	s.drop(j, "")
 	s.take(al)
+	s.stats.started = append(s.stats.started, al)
 	s.restand(j.Tenant)
 	s.penalize(al, s.now, +1)
 }

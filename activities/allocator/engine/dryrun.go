@@ -33,7 +33,7 @@ func (s *State) DryRun(in Job, now time.Time) Answer {
 		s.drop(j, "")
 		s.stats.seen, spec.seen = seen, specSeen
 		s.dirty, s.cycle, s.now = dirty, cycle, when
-		s.stats.lines = nil
+		s.stats.lined++
 	}()
 
 	sh := j.shape
@@ -43,7 +43,7 @@ func (s *State) DryRun(in Job, now time.Time) Answer {
 	defer func() { sh.verdict = kept }()
 	j.entered = -1
 	s.dirty = true // nothing found here is to be kept
-	s.stats.lines = nil
+	s.stats.lined++
 	if j.parked == "" && sh.verdict.contends() {
 		a := s.askFor(j)
 		// Jobs ahead had their turn in the last cycle, and what they are to have is held for them.

@@ -26,6 +26,7 @@ type record struct {
 // ring keeps the last values seen, and their quantiles once they were asked for.
 type ring struct {
 	values []float64
+	sorted []float64 // as of when they were asked for last
 	next   int
 	mid    float64
 	high   float64 // 90th percentile
@@ -50,9 +51,9 @@ func (r *ring) quantiles(median, p90 float64) (float64, float64) {
 		return median, p90
 	}
 	if !r.fresh {
-		sorted := slices.Clone(r.values)
-		slices.Sort(sorted)
-		r.mid, r.high, r.fresh = sorted[len(sorted)/2], sorted[len(sorted)*9/10], true
+		r.sorted = append(r.sorted[:0], r.values...)
+		slices.Sort(r.sorted)
+		r.mid, r.high, r.fresh = r.sorted[len(r.sorted)/2], r.sorted[len(r.sorted)*9/10], true
 	}
 	return r.mid, r.high
 }

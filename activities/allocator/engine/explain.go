@@ -2,7 +2,6 @@ package engine
 
 import (
 	"fmt"
-	"math"
 	"slices"
 	"strconv"
 	"strings"
@@ -109,8 +108,7 @@ func (s *State) shortOf(a *ask) Also {
 	free, blocks, largest := 0, 0, 0
 	for _, p := range a.spec.pools {
 		free = max(free, p.free)
-		_, n := s.candidates(a, p, math.MaxInt)
-		blocks = max(blocks, n)
+		blocks = max(blocks, s.fitting(a, p))
 		for f := len(p.byFree) - 1; f >= 0; f-- {
 			if len(p.byFree[f]) > 0 {
 				largest = max(largest, f)
@@ -127,6 +125,24 @@ func (s *State) shortOf(a *ask) Also {
 		largest = blocks * k
 	}
 	return Also{Fragmented, Detail{"free_total": free, "largest_block": largest, "needed_block": needed}}
+}
+
+// fitting is how many bays of a pool hold a node now.
+func (s *State) fitting(a *ask, p *pool) int {
+	n := 0
+	for f := a.k; f < len(p.byFree); f++ {
+		for _, c := range p.byFree[f] {
+			if s.classFits(a, c) {
+				n += c.n
+			}
+		}
+	}
+	for _, b := range p.held {
+		if s.bayFits(a, b) {
+			n++
+		}
+	}
+	return n
 }
 
 // aheadInProject is how many jobs of its project are in line before a job.

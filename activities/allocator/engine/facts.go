@@ -102,13 +102,13 @@ const (
 
 // Job is a job that waits. Seq is its place by submit order and is kept when it is requeued.
 type Job struct {
+	Seq         int64
 	ID          string
 	Tenant      string
 	Project     string
 	Spec        string
 	Nodes       int // servers, each given one Spec; 0 = 1
 	Priority    int // higher first; see Account.MaxPriority
-	Seq         int64
 	Submitted   time.Time
 	Attempt     int // the number its next attempt will have
 	Preemptible bool

@@ -298,7 +298,15 @@ func (s *State) diagnoseIn(j *job, p *pool) diagnosis {
 	var soonest *bay // where the next release is
 	var decide []string
 	anywhere := a.anywhere()
-	for _, b := range p.bays {
+	for i, b := range p.bays {
+		if g := &p.seen[i]; g.full(a.k) && anywhere && !within {
+			d.free += g.free
+			widest = max(widest, g.free)
+			if g.soon < d.next && g.soon > s.now {
+				d.next, soonest = g.soon, b
+			}
+			continue
+		}
 		if !anywhere && !a.allows(b.srv) {
 			continue
 		}

@@ -13,8 +13,9 @@ type line struct {
 	leads  []*job
 	levels []level
 	spans  []span
-	groups map[*group]int // index into spans
 	fifo   bool
+	lined  int64 // see cycleStats
+	built  int64 // number of the build, so that lanes know whether they are in it
 }
 
 // level is one priority: what is in all higher ones, and its own jobs with a planned start, in the order of their
@@ -57,15 +58,11 @@ func (sp *span) before(j *job) tally {
 
 // lineOf is the family's line as of the last cycle.
 func (s *State) lineOf(f *family) *line {
-	if l := s.stats.lines[f]; l != nil {
+	if l := &f.line; l.built != 0 && l.lined == s.stats.lined {
 		return l
 	}
-	l := s.buildLine(f)
-	if s.stats.lines == nil {
-		s.stats.lines = map[*family]*line{}
-	}
-	s.stats.lines[f] = l
-	return l
+	s.buildLine(f)
+	return &f.line
 }
 
 // aheadOf is everything in line before a job.
@@ -81,8 +78,15 @@ func (s *State) aheadOf(j *job) tally {
 	return t
 }
 
-func (s *State) buildLine(f *family) *line {
-	l := &line{groups: map[*group]int{}, fifo: s.cfg.Order == FIFO}
+func (s *State) buildLine(f *family) {
+	s.stats.built++
+	l := &f.line
+	clear(l.leads)
+	clear(l.spans)
+	*l = line{
+		leads: l.leads[:0], levels: l.levels[:0], spans: l.spans[:0],
+		fifo: s.cfg.Order == FIFO, lined: s.stats.lined, built: s.stats.built,
+	}
 	for _, g := range s.groups {
 		lane := g.lane(f)
 		if lane == nil || lane.queue.len() == 0 {
@@ -117,7 +121,7 @@ func (s *State) buildLine(f *family) *line {
 		}
 		lv := &l.levels[len(l.levels)-1]
 		lv.spans = l.spans[from : i+1]
-		l.groups[sp.head.shape.group] = i
+		sp.lane.built, sp.lane.at = l.built, i
 		sp.ahead = sum
 		all := sp.all()
 		lv.all.add(all)
@@ -140,7 +144,6 @@ func (s *State) buildLine(f *family) *line {
 			l.leads = append(l.leads, j)
 		}
 	}
-	return l
 }
 
 // contender is the lane's first job that waits for accelerators, nil when there is none.
@@ -152,6 +155,14 @@ func (l *lane) contender() *job {
 		}
 	}
 	return head
+}
+
+// spanOf is the part of the line that a job's group has, nil when it has none.
+func (l *line) spanOf(j *job) *span {
+	if lane := j.shape.lane; lane != nil && lane.built == l.built {
+		return &l.spans[lane.at]
+	}
+	return nil
 }
 
 func (l *line) level(priority int) *level {
@@ -182,9 +193,9 @@ func (l *line) byOrder(j *job) tally {
 	if lv == nil {
 		return l.higher(j.Priority)
 	}
-	if i, ok := l.groups[j.shape.group]; ok && !l.fifo {
-		sum := l.spans[i].ahead
-		sum.add(l.spans[i].before(j))
+	if sp := l.spanOf(j); sp != nil && !l.fifo {
+		sum := sp.ahead
+		sum.add(sp.before(j))
 		return sum
 	}
 	sum := lv.ahead
@@ -200,10 +211,9 @@ func (l *line) precedes(a, b *job) bool {
 		return a.Priority > b.Priority
 	}
 	if !l.fifo {
-		x, okX := l.groups[a.shape.group]
-		y, okY := l.groups[b.shape.group]
-		if okX && okY && x != y {
-			return x < y
+		x, y := l.spanOf(a), l.spanOf(b)
+		if x != nil && y != nil && x != y {
+			return x.lane.at < y.lane.at
 		}
 	}
 	return before(a, b)
@@ -273,8 +283,8 @@ func (l *line) ahead(j *job, st standing) tally {
 
 // older is what was submitted before a job in its own line, and so keeps its turn before the job's planned start.
 func (l *line) older(j *job) tally {
-	if i, ok := l.groups[j.shape.group]; ok {
-		return l.spans[i].before(j)
+	if sp := l.spanOf(j); sp != nil {
+		return sp.before(j)
 	}
 	return tally{}
 }

@@ -239,8 +239,12 @@ func (s *State) planAmong(a *ask, p *pool, bays []*bay, length, limit int64) *pl
 	}
 	list := s.stats.ready[:0]
 	need := max(a.k, 1)
-	for _, b := range bays {
-		if b.free < need && b.soon >= limit || len(b.ready) < need || b.ready[need-1] >= limit {
+	all := len(bays) == len(p.bays) && len(a.only) == 0 // then p.seen is of them
+	for i, b := range bays {
+		if all && p.seen[i].free < need && p.seen[i].soon >= limit {
+			continue
+		}
+		if len(b.ready) < need || b.ready[need-1] >= limit {
 			continue
 		}
 		t := s.earliest(a, b, s.now, length)

@@ -171,12 +171,7 @@ func (s *State) lowerAnywhere(j *job) bool {
 
 // lowerRuns says whether anything of a lower priority runs in a pool that could be told to end.
 func (s *State) lowerRuns(p *pool, priority int) bool {
-	for level, n := range s.stats.running[p.model] {
-		if level < priority && n > 0 {
-			return true
-		}
-	}
-	return false
+	return slices.ContainsFunc(s.stats.running[p.model], func(r running) bool { return r.priority < priority })
 }
 
 // may says whether an allocation may be a victim for the job, with those already taken gone.

@@ -8,15 +8,15 @@ import (
 	"time"
 )
 
-// job is a Job that waits.
+// job is a Job that waits. What every walk through the queue reads of a job lies together, at its beginning.
 type job struct {
+	turn  turn
+	plan  *plan
+	limit time.Duration // its own or the spec's; 0 = unlimited
+	shape *shape
 	Job
-	asked   int           // priority; Priority is what its account allows of it
-	limit   time.Duration // its own or the spec's; 0 = unlimited
-	shape   *shape
-	parked  Code // why it is not in its shape's queue: HELD, NOT_BEFORE, DEPENDENCY...; "" = it is
-	plan    *plan
-	turn    turn
+	asked   int   // priority; Priority is what its account allows of it
+	parked  Code  // why it is not in its shape's queue: HELD, NOT_BEFORE, DEPENDENCY...; "" = it is
 	dueTurn int64 // the walk in which it had its turn among those within their guarantee
 	slot    int   // in State.ring
 	entered int64 // the last cycle that had not seen it
@@ -109,7 +109,8 @@ type group struct {
 	account *account
 	shapes  []*shape
 	lanes   []*lane
-	jobs    int // in line
+	jobs    int     // in line
+	fronts  []front // space for an entry's
 }
 
 // lane is a group's jobs in line for the accelerators of one family.
@@ -117,6 +118,8 @@ type lane struct {
 	family *family
 	shapes []*shape
 	queue  ranked
+	built  int64 // the last line it has a span in
+	at     int   // its place there
 }
 
 // lane is the group's for a family, nil when it has none.

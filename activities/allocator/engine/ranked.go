@@ -15,6 +15,7 @@ type ranked struct {
 
 // run is a part of the list, never empty, and what its jobs ask for.
 type run struct {
+	first  int64 // number of the first place, so that a search stays within the list of runs
 	places []place
 	milli  int64
 }
@@ -77,7 +78,7 @@ func (r *ranked) find(j *job) (run, at int, found bool) {
 	lo, hi := 0, len(r.runs) // the last run that begins at or before j
 	for hi-lo > 1 {
 		mid := (lo + hi) / 2
-		if comparePlace(r.runs[mid].places[0], j) <= 0 {
+		if r.runs[mid].before(j) {
 			lo = mid
 		} else {
 			hi = mid
@@ -87,13 +88,18 @@ func (r *ranked) find(j *job) (run, at int, found bool) {
 	return lo, at, found
 }
 
+// before says whether a run begins at or before a job.
+func (r *run) before(j *job) bool {
+	return r.first < j.Seq || r.first == j.Seq && comparePlace(r.places[0], j) <= 0
+}
+
 // insert adds a job that asks for milli thousandths of an accelerator.
 func (r *ranked) insert(j *job, milli int64) {
 	r.all.add(tally{1, milli})
 	p := place{j.Seq, milli, j}
 	i, at, _ := r.find(j)
 	if n := len(r.runs); n == 0 || i == n-1 && at == runLength { // at the very end: leave the run full
-		r.runs = append(r.runs, run{[]place{p}, milli})
+		r.runs = append(r.runs, run{p.seq, []place{p}, milli})
 		return
 	}
 	if len(r.runs[i].places) == runLength {
@@ -103,6 +109,7 @@ func (r *ranked) insert(j *job, milli int64) {
 		}
 	}
 	r.runs[i].places = slices.Insert(r.runs[i].places, at, p)
+	r.runs[i].first = r.runs[i].places[0].seq
 	r.runs[i].milli += milli
 }
 
@@ -110,7 +117,7 @@ func (r *ranked) insert(j *job, milli int64) {
 func (r *ranked) split(i int) {
 	lower := r.runs[i].places
 	half := len(lower) / 2
-	upper := run{places: slices.Clone(lower[half:])}
+	upper := run{first: lower[half].seq, places: slices.Clone(lower[half:])}
 	for _, p := range upper.places {
 		upper.milli += p.milli
 	}
@@ -135,7 +142,7 @@ func (r *ranked) remove(j *job) bool {
 		r.runs = slices.Delete(r.runs, i, i+1)
 	case at == 0:
 		places[0] = place{}
-		r.runs[i].places = places[1:]
+		r.runs[i].places, r.runs[i].first = places[1:], places[1].seq
 	default:
 		r.runs[i].places = slices.Delete(places, at, at+1)
 	}

@@ -70,6 +70,7 @@ type bay struct {
 	soon   int64 // when the next accelerator is to be free; far when none is in use
 	srv    *server
 	pool   *pool
+	slot   int // in pool.bays
 	accels []*accel
 	parts  []int64 // what is left of accelerators in part use, largest first
 	ready  []int64 // when each schedulable accelerator is free, soonest first; 0 = now
@@ -82,6 +83,7 @@ type pool struct {
 	poolKey
 	family  *family
 	bays    []*bay
+	seen    []glimpse // of each of bays
 	held    []*bay
 	byFree  [][]*class // by whole accelerators free
 	classes map[classKey]*class
@@ -89,6 +91,17 @@ type pool struct {
 	// installed, schedulable, free, in whole accelerators
 	installed, schedulable, free int
 }
+
+// glimpse is what a look over all bays of a pool reads of each, to look closer only where that may help: the bays
+// themselves lie all over memory.
+type glimpse struct {
+	free  int
+	soon  int64
+	whole bool
+}
+
+// full says that a bay lacks nothing but k free accelerators.
+func (g *glimpse) full(k int) bool { return g.whole && g.free < k }
 
 type poolKey struct{ model, cluster string }
 
@@ -296,7 +309,8 @@ func (b *bay) domainNames() [levels]string {
 }
 
 func (p *pool) plug(b *bay) {
-	p.bays = append(p.bays, b)
+	b.slot = len(p.bays)
+	p.bays, p.seen = append(p.bays, b), append(p.seen, glimpse{})
 	for l, name := range b.domainNames() {
 		if name == "" {
 			continue
@@ -313,7 +327,10 @@ func (p *pool) plug(b *bay) {
 }
 
 func (p *pool) unplug(b *bay) {
-	p.bays = slices.DeleteFunc(p.bays, func(o *bay) bool { return o == b })
+	p.bays, p.seen = slices.Delete(p.bays, b.slot, b.slot+1), slices.Delete(p.seen, b.slot, b.slot+1)
+	for i, o := range p.bays[b.slot:] {
+		o.slot = b.slot + i
+	}
 	for l, name := range b.domainNames() {
 		if d := p.domains[l][name]; d != nil {
 			d.bays = slices.DeleteFunc(d.bays, func(o *bay) bool { return o == b })
@@ -355,6 +372,7 @@ func (s *State) refresh(srv *server) {
 		b.pool.count(b, -1)
 		b.measure()
 		b.pool.count(b, +1)
+		b.pool.seen[b.slot] = glimpse{b.free, b.soon, b.whole}
 		b.enter(s)
 	}
 }

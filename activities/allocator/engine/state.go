@@ -37,6 +37,11 @@ type State struct {
 	specs     map[string]*spec
 	families  []*family
 
+	installed struct { // accelerators by model, as of a version
+		of      map[string]int
+		version int64
+	}
+
 	accounts map[accountKey]*account
 	budgets  map[string]*budget
 	guarded  map[string]int // models where a guarantee is set, by how many quotas
@@ -88,7 +93,7 @@ func New(cfg Config) *State {
 		pairs:    map[string]map[string]bool{},
 		ending:   map[string][]*alloc{},
 		stats: cycleStats{
-			running: map[string]map[int]int{},
+			running: map[string][]running{},
 		},
 	}
 }
@@ -116,6 +121,7 @@ type family struct {
 	pools   []*pool
 	specs   []*spec
 	walked  walked
+	line    line    // as of the last cycle
 	given   decayed // accelerators given out by starts
 	basis   string  // of the estimates of its queued jobs, as of cycle basisOf
 	basisOf int64

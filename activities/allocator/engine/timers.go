@@ -1,7 +1,13 @@
 package engine
 
-// timers are moments at which a decision may change by itself. Entries are never removed, only found out of date.
-type timers struct{ list timerHeap }
+import "slices"
+
+// timers are moments at which a decision may change by itself. Entries that are out of date are found to be so when
+// they fire, or swept out when they may have come to be the most.
+type timers struct {
+	list  timerHeap
+	sweep int // swept at so many
+}
 
 type timerKind int
 
@@ -46,25 +52,43 @@ func (h *timerHeap) pop() timer {
 	top, last := h.items[0], len(h.items)-1
 	h.items[0], h.items[last] = h.items[last], timer{}
 	h.items = h.items[:last]
-	for i := 0; ; {
+	h.sift(0)
+	return top
+}
+
+// sift moves an item down to where it belongs.
+func (h *timerHeap) sift(i int) {
+	for {
 		child := 2*i + 1
-		if child >= last {
-			return top
+		if child >= len(h.items) {
+			return
 		}
-		if child+1 < last && h.less(child+1, child) {
+		if child+1 < len(h.items) && h.less(child+1, child) {
 			child++
 		}
 		if !h.less(child, i) {
-			return top
+			return
 		}
 		h.items[i], h.items[child] = h.items[child], h.items[i]
 		i = child
 	}
 }
 
+// order makes a heap of items in any order.
+func (h *timerHeap) order() {
+	for i := len(h.items)/2 - 1; i >= 0; i-- {
+		h.sift(i)
+	}
+}
+
 func (t *timers) add(when int64, kind timerKind, what any) {
 	if when <= 0 || when == far {
 		return
+	}
+	if len(t.list.items) >= t.sweep {
+		t.list.items = slices.DeleteFunc(t.list.items, func(o timer) bool { return !o.live() })
+		t.list.order()
+		t.sweep = 2*len(t.list.items) + 1024
 	}
 	t.list.next++
 	t.list.push(timer{when, t.list.next, kind, what})

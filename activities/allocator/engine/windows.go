@@ -51,6 +51,9 @@ const kindClaim = "one-tenant"
 // reclaim keeps a server whose jobs are not kept apart to the tenant whose jobs run there, as a reservation until they are
 // expected to end: so plans and reasons know of it. A server that two tenants' jobs are on already is nobody's.
 func (s *State) reclaim(srv *server) {
+	if !srv.OneTenant && srv.claim == nil {
+		return
+	}
 	want := Window{ID: kindClaim + "/" + srv.ID, Kind: kindClaim}
 	until := int64(0)
 	if srv.OneTenant {

@@ -87,7 +87,67 @@ func Bench(quick bool, progress func(string)) []Figure {
 	return out
 }
 
-// benchSteady fills a pool from a queue, then keeps it full: 100 releases and 100 submits a cycle.
+// fullPool is a pool with a queue, kept full: each cycle releases 100 jobs and submits as many.
+type fullPool struct {
+	pool  *engine.State
+	now   time.Time
+	live  []engine.Start
+	next  int // number of the next job
+	rng   *random
+	fills time.Duration
+	loads time.Duration
+
+	poolBytes, bytes int64
+	total            int // jobs submitted before the first cycle
+	filled           int // of which started in it
+}
+
+// every is how often a steady cycle comes, so 5,000 jobs a second start and as many end: what the store commits at most.
+// Back to back the garbage collector would never find a gap, as it does in service.
+const every = 20 * time.Millisecond
+
+// newFullPool fills a pool from a queue.
+func newFullPool(servers, queue int) *fullPool {
+	b := &fullPool{now: origin, rng: newRandom(7)}
+	before := heapBytes()
+	began := time.Now()
+	b.pool = benchPool(servers)
+	b.poolBytes = heapBytes() - before
+	// Enough jobs to fill the pool and leave the queue: the mean job takes 3.2 accelerators.
+	b.total = queue + servers*8*10/32
+	for i := range b.total {
+		b.pool.SetJob(benchJob(i, b.now))
+	}
+	b.loads = time.Since(began)
+	began = time.Now()
+	r := b.pool.Cycle(b.now)
+	b.fills = time.Since(began)
+	b.filled, b.next = len(r.Starts), b.total
+	b.live = append(make([]engine.Start, 0, len(r.Starts)), r.Starts...)
+	for more := r.More; more; { // every reason is told before the clock starts
+		more = b.pool.Cycle(b.now).More
+	}
+	b.bytes = heapBytes() - before
+	return b
+}
+
+// cycle is one steady cycle.
+func (b *fullPool) cycle() {
+	b.now = b.now.Add(every)
+	for range min(100, len(b.live)) {
+		i := b.rng.below(len(b.live))
+		b.pool.Release(b.live[i].Job, b.live[i].Attempt, b.now)
+		b.live[i] = b.live[len(b.live)-1]
+		b.live = b.live[:len(b.live)-1]
+	}
+	for range 100 {
+		b.pool.SetJob(benchJob(b.next, b.now))
+		b.next++
+	}
+	b.live = append(b.live, b.pool.Cycle(b.now).Starts...)
+}
+
+// benchSteady fills a pool from a queue, then keeps it full for 300 cycles.
 func benchSteady(servers, queue int, goals bool) []Figure {
 	name := fmt.Sprintf("%d servers, %d jobs queued", servers, queue)
 	goal := func(v float64) float64 {
@@ -96,73 +156,34 @@ func benchSteady(servers, queue int, goals bool) []Figure {
 		}
 		return 0
 	}
-	now := origin
-	before := heapBytes()
-	began := time.Now()
-	s := benchPool(servers)
-	poolBytes := heapBytes() - before
-	// Enough jobs to fill the pool and leave the queue: the mean job takes 3.2 accelerators.
-	total := queue + servers*8*10/32
-	for i := range total {
-		s.SetJob(benchJob(i, now))
-	}
-	loaded := time.Since(began)
-	began = time.Now()
-	r := s.Cycle(now)
-	fill := time.Since(began)
-	live := make([]engine.Start, 0, len(r.Starts))
-	live = append(live, r.Starts...)
-	starts := len(r.Starts)
-	for more := r.More; more; { // every reason is told before the clock starts
-		more = s.Cycle(now).More
-	}
-	waiting := total - starts
-	bytes := heapBytes() - before
-
+	b := newFullPool(servers, queue)
 	const cycles = 300
 	var times, work []time.Duration
 	runtime.LockOSThread() // its own processor time is what a cycle costs, however busy the machine is
 	defer runtime.UnlockOSThread()
-	rng := newRandom(7)
-	next := total
-	// A cycle comes every 20 ms, so 5,000 jobs a second start and as many end: what the store commits at most. Back to
-	// back the garbage collector would never find a gap, as it does in service.
-	const every = 20 * time.Millisecond
 	pace := time.NewTicker(every)
 	defer pace.Stop()
 	for range cycles {
 		<-pace.C
-		now = now.Add(every)
 		began, spent := time.Now(), threadTime()
-		for range min(100, len(live)) {
-			i := rng.below(len(live))
-			s.Release(live[i].Job, live[i].Attempt, now)
-			live[i] = live[len(live)-1]
-			live = live[:len(live)-1]
-		}
-		for range 100 {
-			s.SetJob(benchJob(next, now))
-			next++
-		}
-		r := s.Cycle(now)
+		b.cycle()
 		times, work = append(times, time.Since(began)), append(work, threadTime()-spent)
-		live = append(live, r.Starts...)
 	}
 	slices.Sort(times)
 	slices.Sort(work)
-	runtime.KeepAlive(s)
-	rate := float64(starts) / fill.Seconds()
+	runtime.KeepAlive(b)
+	rate := float64(b.filled) / b.fills.Seconds()
 	figures := []Figure{
 		{"placements a second while filling, " + name, rate, "1/s", goal(100000), rate >= goal(100000)},
 		ceiling("cycle p99 (100 releases, 100 submits, every 20 ms), "+name, times[len(times)*99/100], "ms", time.Millisecond, goal(5)),
 		ceiling("cycle p50 (100 releases, 100 submits, every 20 ms), "+name, times[len(times)/2], "ms", time.Millisecond, 0),
 		ceiling("processor time of a cycle, p50, "+name, work[len(work)/2], "ms", time.Millisecond, 0),
 		ceiling("processor time of a cycle, p99, "+name, work[len(work)*99/100], "ms", time.Millisecond, 0),
-		ceiling("loading the facts, "+name, loaded, "s", time.Second, goal(10)),
-		{"memory per accelerator, " + name, float64(poolBytes) / float64(servers*8), "B", 0, true},
+		ceiling("loading the facts, "+name, b.loads, "s", time.Second, goal(10)),
+		{"memory per accelerator, " + name, float64(b.poolBytes) / float64(servers*8), "B", 0, true},
 	}
-	if waiting > 0 {
-		figures = append(figures, Figure{"memory per queued job, " + name, float64(bytes-poolBytes) / float64(total), "B", 0, true})
+	if b.total > b.filled {
+		figures = append(figures, Figure{"memory per queued job, " + name, float64(b.bytes-b.poolBytes) / float64(b.total), "B", 0, true})
 	}
 	return figures
 }

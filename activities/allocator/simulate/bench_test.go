@@ -2,7 +2,10 @@ package simulate
 
 import (
 	"os"
+	"runtime"
+	"slices"
 	"testing"
+	"time"
 )
 
 // BenchmarkEngine prints the figures of Bench; go test -bench Engine -benchtime 1x.
@@ -14,4 +17,21 @@ func BenchmarkEngine(b *testing.B) {
 			}
 		}
 	}
+}
+
+// BenchmarkCycle is the steady cycle alone, back to back, for profiles: its processor time and what it allocates.
+func BenchmarkCycle(b *testing.B) {
+	runtime.LockOSThread()
+	defer runtime.UnlockOSThread()
+	pool := newFullPool(10000, 100000)
+	var work []time.Duration
+	b.ReportAllocs()
+	for b.Loop() {
+		began := threadTime()
+		pool.cycle()
+		work = append(work, threadTime()-began)
+	}
+	slices.Sort(work)
+	b.ReportMetric(float64(work[len(work)/2])/1e6, "p50-ms")
+	b.ReportMetric(float64(work[len(work)*99/100])/1e6, "p99-ms")
 }
