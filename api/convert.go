@@ -24,6 +24,9 @@ func toServer(v schema.Server) contract.Server {
 	if v.FailureCode != "" {
 		out.Failure = &contract.Failure{Step: v.Step, Code: v.FailureCode, Text: v.FailureText, Retryable: v.FailureRetryable}
 	}
+	if v.Pause.At != 0 {
+		out.Pause = &v.Pause
+	}
 	return out
 }
 

@@ -66,6 +66,16 @@ func (v *verbs) AbortOnboarding(_ context.Context, s schema.Server, by string) e
 	return v.do("abort %s %s", s.Name, by)
 }
 
+func (v *verbs) AcceptDifferences(_ context.Context, s schema.Server, ids []string, reason, by string) error {
+	return v.do("accept %s %v %q %s", s.Name, ids, reason, by)
+}
+func (v *verbs) PauseOnboarding(_ context.Context, s schema.Server, before schema.Step, reason, by string) error {
+	return v.do("pause %s %s %q %s", s.Name, before, reason, by)
+}
+func (v *verbs) ContinueOnboarding(_ context.Context, s schema.Server, by string) error {
+	return v.do("continue %s %s", s.Name, by)
+}
+
 // ruleBook is rules of which there is one.
 type ruleBook struct{}
 

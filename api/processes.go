@@ -29,6 +29,11 @@ type Processes interface {
 	RetryStep(ctx context.Context, server schema.Server, by string) error
 	SkipStep(ctx context.Context, server schema.Server, step schema.Step, reason, by string) error
 	AbortOnboarding(ctx context.Context, server schema.Server, by string) error
+	// AcceptDifferences takes a server as it is; ids are the differences that the person saw, empty = all. The step looks again.
+	AcceptDifferences(ctx context.Context, server schema.Server, ids []string, reason, by string) error
+	// PauseOnboarding stops before a step; empty = the next.
+	PauseOnboarding(ctx context.Context, server schema.Server, before schema.Step, reason, by string) error
+	ContinueOnboarding(ctx context.Context, server schema.Server, by string) error
 	RepairDone(ctx context.Context, repair schema.Repair, done RepairDone) error
 	// CouldNotFix takes a technician's word that a repair can't be done; note says what was tried.
 	CouldNotFix(ctx context.Context, repair schema.Repair, note, by string) error
@@ -52,6 +57,15 @@ func (noProcesses) SkipStep(context.Context, schema.Server, schema.Step, string,
 	return errNoProcesses
 }
 func (noProcesses) AbortOnboarding(context.Context, schema.Server, string) error {
+	return errNoProcesses
+}
+func (noProcesses) AcceptDifferences(context.Context, schema.Server, []string, string, string) error {
+	return errNoProcesses
+}
+func (noProcesses) PauseOnboarding(context.Context, schema.Server, schema.Step, string, string) error {
+	return errNoProcesses
+}
+func (noProcesses) ContinueOnboarding(context.Context, schema.Server, string) error {
 	return errNoProcesses
 }
 func (noProcesses) RepairDone(context.Context, schema.Repair, RepairDone) error {

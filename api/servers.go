@@ -252,6 +252,65 @@ func (s *Server) AbortOnboarding(c *gin.Context, id contract.TheServer) {
 	})
 }
 
+// AcceptDifferences takes a server as it is where it differs from its order.
+func (s *Server) AcceptDifferences(c *gin.Context, id contract.TheServer) {
+	var in contract.AcceptDifferences
+	err := decode(c, &in, false)
+	if err == nil {
+		err = why(in.Reason)
+	}
+	if err != nil {
+		s.fail(c, err)
+		return
+	}
+	s.act(c, id, http.StatusAccepted, func(ctx context.Context, v schema.Server) error {
+		if err := onboarding(v); err != nil {
+			return err
+		}
+		return s.c.Processes.AcceptDifferences(ctx, v, in.Differences, in.Reason, me(c).Name)
+	})
+}
+
+// ListDifferences lists in what a server differs from its order.
+func (s *Server) ListDifferences(c *gin.Context, id contract.TheServer) {
+	ctx := c.Request.Context()
+	v, err := s.c.Store.Server(ctx, id)
+	var list []schema.Difference
+	if err == nil {
+		list, err = s.c.Store.Differences(ctx, v.ID)
+	}
+	s.done(c, http.StatusOK, contract.DifferenceList{Items: some(list)}, err)
+}
+
+// PauseOnboarding stops onboarding before a step.
+func (s *Server) PauseOnboarding(c *gin.Context, id contract.TheServer) {
+	var in contract.PauseOnboarding
+	err := decode(c, &in, false)
+	if err == nil {
+		err = why(in.Reason)
+	}
+	if err != nil {
+		s.fail(c, err)
+		return
+	}
+	s.act(c, id, http.StatusAccepted, func(ctx context.Context, v schema.Server) error {
+		if err := onboarding(v); err != nil {
+			return err
+		}
+		return s.c.Processes.PauseOnboarding(ctx, v, in.Before, in.Reason, me(c).Name)
+	})
+}
+
+// ContinueOnboarding lets a paused onboarding go on.
+func (s *Server) ContinueOnboarding(c *gin.Context, id contract.TheServer) {
+	s.act(c, id, http.StatusAccepted, func(ctx context.Context, v schema.Server) error {
+		if err := onboarding(v); err != nil {
+			return err
+		}
+		return s.c.Processes.ContinueOnboarding(ctx, v, me(c).Name)
+	})
+}
+
 // accelerator finds one of the server's by id, serial or slot; empty stays empty.
 func (s *Server) accelerator(ctx context.Context, v schema.Server, idOrSerial string) (string, error) {
 	if idOrSerial == "" {

@@ -18,6 +18,8 @@ const (
 	EventServerInstall    EventKind = "server.install"     // data: attempt, state (installed, failed), text. Delivered to server/<id>
 	EventServerAgent      EventKind = "server.agent"       // data: boot_id; the agent of a booted OS is up. Delivered
 	EventServerDrained    EventKind = "server.drained"     // no live allocation is left. Delivered
+	EventServerDifference EventKind = "server.difference"  // it is not as ordered, or somebody accepts that; data: item, ordered, found, accepted, reason
+	EventServerPause      EventKind = "server.pause"       // data: state (asked, held, lifted), before, reason
 	EventServerDiscovered EventKind = "server.discovered"  // an unknown MAC asked to boot
 
 	EventServerBMC EventKind = "server.bmc" // data: what (seen, credential-set, password-rotated, key-trusted) and what belongs to it
@@ -88,7 +90,7 @@ var EventKinds = []EventKind{
 	EventJobReleased, EventJobState, EventJobReason, EventJobHeld, EventJobUnheld, EventJobLimit,
 	EventArrayLimit, EventUsageAdjusted, EventUsageAlarm, EventBudgetWarning, EventJobIdle, EventJobCheckpoint,
 	EventJobUnattended, EventJobDevices, EventClusterState, EventClusterDrift, EventPolicyChanged, EventBoot,
-	EventAudit, EventWebhook,
+	EventAudit, EventWebhook, EventServerDifference, EventServerPause,
 }
 
 // Event is one row of the append-only log that long-polls, event streams, the allocator's wake-up, the delivery to

@@ -1,5 +1,10 @@
 package schema
 
+import (
+	"fmt"
+	"strings"
+)
+
 // StepOutcome is what came of one step of a server's process, when the step could be carried through: a success with
 // words, or a failure. What could not be carried through (a part does not answer) is an error instead.
 type StepOutcome struct {
@@ -12,6 +17,23 @@ type StepFailure struct {
 	Code      FailureCode `json:"code"`
 	Text      string      `json:"text"` // what was proven, what was not, what to do
 	Retryable bool        `json:"retryable"`
+}
+
+// Weighed is the outcome of a step that compared a server with its order: a failure that names each difference which nobody
+// has accepted, else detail with those that somebody has.
+func Weighed(detail string, open, accepted []Difference) StepOutcome {
+	var words []string
+	for _, d := range open {
+		words = append(words, d.Words)
+	}
+	if len(words) > 0 {
+		return StepOutcome{Failure: &StepFailure{Code: FailHardware, Retryable: true,
+			Text: strings.Join(words, "; ") + ". To do: reseat or replace what is missing, then retry; or accept the server as it is, with a reason"}}
+	}
+	for _, d := range accepted {
+		detail += fmt.Sprintf("; accepted by %s: %s %s in the place of %s (%s)", d.AcceptedBy, d.Item, d.Found, d.Ordered, d.Reason)
+	}
+	return StepOutcome{Detail: detail}
 }
 
 // FailureCode names why a step of onboarding or a repair stopped. A person's screen explains each.

@@ -78,6 +78,8 @@ type Server struct {
 	FailureText      string `json:"failure_text,omitempty"` // what was proven, what was not, what to do
 	FailureRetryable bool   `json:"failure_retryable,omitempty"`
 
+	Pause Pause `gorm:"embedded;embeddedPrefix:pause_" json:"pause,omitzero"`
+
 	Epoch     int64   `json:"epoch"`      // rises whenever the hardware may have changed hands: repair, reinstall
 	AgentSeen Instant `json:"agent_seen"` // last heartbeat stored; coarse (see store.SeenEvery)
 	BootID    string  `json:"boot_id"`
@@ -86,6 +88,38 @@ type Server struct {
 	UpdatedAt Instant `gorm:"autoUpdateTime:false" json:"updated_at"`
 	Version   int64   `json:"version"` // optimistic lock: rises with every write
 }
+
+// Pause is a person's word that an onboarding is to stop before a step, where nothing is half done.
+type Pause struct {
+	Before Step    `json:"before,omitempty"` // empty = before the next step, whichever it is
+	By     string  `json:"by,omitempty"`
+	Reason string  `json:"reason,omitempty"`
+	At     Instant `json:"at,omitzero"`      // when it was asked for; 0 = there is none
+	HeldAt Instant `json:"held_at,omitzero"` // since when the onboarding stands there; 0 = it has not come so far
+}
+
+// Difference is one way in which a server is not as it was ordered, as one witness (the BMC, the agent) tells it. Who accepts
+// one accepts it for the machine of this serial; any other difference stops it again.
+type Difference struct {
+	ID         string  `gorm:"primaryKey" json:"id"`
+	Serial     string  `json:"serial"`  // of the server
+	Item       string  `json:"item"`    // accelerators-by-bmc, accelerators, memory-by-bmc, cores-by-bmc
+	Ordered    string  `json:"ordered"` // in words
+	Found      string  `json:"found"`   // in words
+	Missing    int     `json:"missing"` // accelerators that are not there
+	Words      string  `json:"words"`   // for the step that stopped
+	Server     string  `json:"server"`
+	Attempt    int     `json:"attempt"` // that saw it last
+	Step       Step    `json:"step"`
+	There      bool    `json:"there"` // the last look saw it
+	SeenAt     Instant `json:"seen_at"`
+	AcceptedAt Instant `json:"accepted_at"` // 0 = nobody has
+	AcceptedBy string  `json:"accepted_by,omitempty"`
+	Reason     string  `json:"reason,omitempty"`
+}
+
+// ItemAccelerators is the difference in accelerators that the agent tells, which reads the devices themselves.
+const ItemAccelerators = "accelerators"
 
 // OneTenant reports whether jobs of several tenants must not meet on it: its agent, which runs them, does not keep them apart.
 func (s Server) OneTenant() bool { return s.Backend == "node" && s.Shared != "" }

@@ -45,6 +45,18 @@ func (p processes) AbortOnboarding(ctx context.Context, v schema.Server, by stri
 	return p.update(ctx, v, "onboarding", workflows.UpdateAbort, workflows.Abort{By: by, Reason: "aborted by " + by})
 }
 
+func (p processes) AcceptDifferences(ctx context.Context, v schema.Server, ids []string, reason, by string) error {
+	return p.update(ctx, v, "onboarding", workflows.UpdateAccept, workflows.Accept{Differences: ids, Reason: reason, By: by})
+}
+
+func (p processes) PauseOnboarding(ctx context.Context, v schema.Server, before schema.Step, reason, by string) error {
+	return p.update(ctx, v, "onboarding", workflows.UpdatePause, workflows.Pause{Before: before, Reason: reason, By: by})
+}
+
+func (p processes) ContinueOnboarding(ctx context.Context, v schema.Server, by string) error {
+	return p.update(ctx, v, "onboarding", workflows.UpdateContinue, workflows.Continue{By: by})
+}
+
 func (p processes) RepairDone(ctx context.Context, r schema.Repair, d api.RepairDone) error {
 	v, err := p.store.Server(ctx, r.Server)
 	if err != nil {

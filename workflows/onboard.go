@@ -49,6 +49,9 @@ type onboarding struct {
 	retry   *Retry                          // the person's decision
 	skip    *Skip                           //
 	aborted *Abort                          //
+	saying  bool                            // a decision is being recorded: of several at once one is taken
+	pause   *schema.Pause                   // set from the word on until it goes on
+	held    bool                            // it stands where it was to stop
 	ended   bool                            // the process is over: no verb is taken any more
 	cancel  workflow.CancelFunc             // ends the step that runs
 	tries   map[schema.Step]int             // of this attempt
@@ -86,6 +89,9 @@ func (o *onboarding) begin(ctx workflow.Context, in OnboardInput) error {
 	if err := workflow.ExecuteLocalActivity(ctx, record.BeginOnboarding, in).Get(ctx, &o.plan); err != nil {
 		return err
 	}
+	if in := o.plan.Pause; in.At != 0 {
+		o.pause = &in
+	}
 	o.tries = map[schema.Step]int{}
 	for _, r := range o.plan.Steps {
 		o.tries[r.Step] = r.Try
@@ -103,6 +109,9 @@ func (o *onboarding) steps(ctx workflow.Context) error {
 			continue
 		}
 		for passed := false; !passed; {
+			if err := o.hold(ctx, s.name); err != nil {
+				return err
+			}
 			var err error
 			if passed, err = o.try(ctx, s); err != nil {
 				return err
@@ -110,6 +119,26 @@ func (o *onboarding) steps(ctx workflow.Context) error {
 		}
 	}
 	return nil
+}
+
+// hold stops before a step for as long as a person wants it to. Between two steps, and before another try of one, nothing is half
+// done: no power is switched, nothing is armed but what an earlier try armed.
+func (o *onboarding) hold(ctx workflow.Context, before schema.Step) error {
+	if o.pause == nil || o.pause.Before != "" && o.pause.Before != before {
+		return nil
+	}
+	var record *install.Activities
+	lctx := local(ctx)
+	if err := workflow.ExecuteLocalActivity(lctx, record.HoldOnboarding, o.end()).Get(lctx, nil); err != nil {
+		return err
+	}
+	o.held = true
+	err := workflow.Await(ctx, func() bool { return o.pause == nil || o.aborted != nil })
+	o.held = false
+	if err == nil && o.aborted != nil {
+		err = temporal.NewCanceledError()
+	}
+	return err
 }
 
 // behind reports whether an earlier run of this attempt has been through the step.

@@ -58,6 +58,7 @@ func TestRecordHistories(t *testing.T) {
 	stories := map[string]func(*testing.T, *story){
 		"onboard-good":             onboardGood,
 		"onboard-retry-skip-abort": onboardVerbs,
+		"onboard-paused-accepted":  onboardPaused,
 		"repair-returned-twice":    repairTwice,
 		"repair-self-cured":        repairSelfCured,
 		"repair-suspect-reset":     repairSuspect,
@@ -323,6 +324,18 @@ func onboardVerbs(t *testing.T, s *story) {
 	s.until(t, "an inconclusive burn-in", func(v schema.Server) bool { return v.FailureCode == string(schema.FailInconclusive) })
 	must(t, s.update(t, workflows.UpdateAbort, workflows.Abort{Reason: "enough", By: "ann"}))
 	s.until(t, "the undo", func(v schema.Server) bool { return v.Phase == schema.PhaseEnrolled })
+}
+
+// onboardPaused stops for what it lacks, is to be held before its burn-in, is taken as it is, stands there, and goes on.
+func onboardPaused(t *testing.T, s *story) {
+	must(t, s.bmc.Patch(s.bmc.SystemPath(), map[string]any{"MemorySummary": map[string]any{"TotalSystemMemoryGiB": 1920}}))
+	s.start(t, workflows.OnboardServer, workflows.OnboardInput{Server: s.server.ID, By: "ann"})
+	s.until(t, "the difference", func(v schema.Server) bool { return v.FailureCode == string(schema.FailHardware) })
+	must(t, s.update(t, workflows.UpdatePause, workflows.Pause{Before: schema.StepBurnIn, Reason: "cables", By: "ann"}))
+	must(t, s.update(t, workflows.UpdateAccept, workflows.Accept{Reason: "on order", By: "ann"}))
+	s.until(t, "the pause", func(v schema.Server) bool { return v.Pause.HeldAt != 0 })
+	must(t, s.update(t, workflows.UpdateContinue, workflows.Continue{By: "bob"}))
+	s.until(t, "the pool", func(v schema.Server) bool { return v.Phase == schema.PhaseAvailable })
 }
 
 func repairTwice(t *testing.T, s *story) {

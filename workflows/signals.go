@@ -46,6 +46,10 @@ const (
 	UpdateRetry = "retry" // Retry: runs the failed step again
 	UpdateSkip  = "skip"  // Skip: goes on without it
 	UpdateAbort = "abort" // Abort: undoes what was done
+
+	UpdateAccept   = "accept"   // Accept: takes the server as it is, and runs the step again
+	UpdatePause    = "pause"    // Pause: stops before a step
+	UpdateContinue = "continue" // Continue: goes on
 )
 
 // Retry runs the failed step again.
@@ -64,6 +68,25 @@ type Skip struct {
 type Abort struct {
 	Reason string `json:"reason"`
 	By     string `json:"by"`
+}
+
+// Accept takes the server as it is where it differs from its order, and runs the step again, which sees whether that is all.
+type Accept struct {
+	Differences []string `json:"differences,omitempty"` // those that the person has seen; empty = all that stopped the step
+	Reason      string   `json:"reason"`
+	By          string   `json:"by"`
+}
+
+// Pause stops an onboarding before a step, where nothing is half done.
+type Pause struct {
+	Before schema.Step `json:"before,omitempty"` // empty = the next
+	Reason string      `json:"reason"`
+	By     string      `json:"by"`
+}
+
+// Continue takes a pause back.
+type Continue struct {
+	By string `json:"by"`
 }
 
 // Updates of RepairServer.

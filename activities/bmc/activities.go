@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"strconv"
 	"strings"
 	"time"
 
@@ -135,14 +136,34 @@ func (a *Activities) Inspect(ctx context.Context, server string) (schema.StepOut
 		if err != nil {
 			return schema.StepOutcome{}, err
 		}
-		return inspect(v, power, id), nil
+		detail, seen := inspect(v, power, id)
+		open, accepted, err := a.Store.WeighDifferences(ctx, v.ID, v.Attempt, schema.StepInspect, seen)
+		if err != nil {
+			return schema.StepOutcome{}, err
+		}
+		return schema.Weighed(detail, open, accepted), nil
 	})
 }
 
-// inspect is the judgement of Inspect.
-func inspect(v schema.Server, power PowerState, id Identity) schema.StepOutcome {
-	unknown := func(why string) schema.StepOutcome {
-		return schema.StepOutcome{Detail: "power " + string(power) + "; accelerators unknown out of band (" + why + "): the agent's inventory decides"}
+// inspect is the judgement of Inspect: what it saw in words, and what is not as it was ordered.
+func inspect(v schema.Server, power PowerState, id Identity) (string, []schema.Difference) {
+	detail, seen := inspectAccelerators(v, power, id)
+	// Memory that is set aside for the platform is not shown by some: 5 % (facts on burn-in, inventory match).
+	if gib := float64(v.MemoryBytes) / (1 << 30); id.MemoryGiB > 0 && id.MemoryGiB < 0.95*gib {
+		found := fmt.Sprintf("%.0f GiB", id.MemoryGiB)
+		seen = append(seen, schema.Difference{Item: "memory-by-bmc", Ordered: fmt.Sprintf("%.0f GiB", gib), Found: found,
+			Words: fmt.Sprintf("the BMC shows %s of the %.0f GiB of memory ordered: find the DIMM that is missing or mapped out", found, gib)})
+	}
+	if id.Cores > 0 && id.Cores < v.CPUs {
+		seen = append(seen, schema.Difference{Item: "cores-by-bmc", Ordered: strconv.Itoa(v.CPUs), Found: strconv.Itoa(id.Cores),
+			Words: fmt.Sprintf("the BMC shows %d of the %d CPU cores ordered", id.Cores, v.CPUs)})
+	}
+	return detail, seen
+}
+
+func inspectAccelerators(v schema.Server, power PowerState, id Identity) (string, []schema.Difference) {
+	unknown := func(why string) (string, []schema.Difference) {
+		return "power " + string(power) + "; accelerators unknown out of band (" + why + "): the agent's inventory decides", nil
 	}
 	switch {
 	case power != PowerOn:
@@ -168,13 +189,14 @@ func inspect(v schema.Server, power PowerState, id Identity) schema.StepOutcome 
 		return unknown(fmt.Sprintf("%d could not be read", len(id.Unread)))
 	}
 	if there < v.Accelerators {
-		text := fmt.Sprintf("the BMC shows %d of the %d accelerators ordered", there, v.Accelerators)
+		found := strconv.Itoa(there)
 		if bad != nil {
-			text += ": " + strings.Join(bad, ", ")
+			found += ": " + strings.Join(bad, ", ")
 		}
-		return schema.StepOutcome{Failure: &schema.StepFailure{Code: schema.FailHardware, Text: text + ". Reseat or replace them, or correct the order, then retry"}}
+		return "power on", []schema.Difference{{Item: "accelerators-by-bmc", Ordered: strconv.Itoa(v.Accelerators), Found: found, Missing: v.Accelerators - there,
+			Words: fmt.Sprintf("the BMC shows %d of the %d accelerators ordered%s", there, v.Accelerators, strings.TrimPrefix(found, strconv.Itoa(there)))}}
 	}
-	return schema.StepOutcome{Detail: fmt.Sprintf("power on; %d accelerators seen out of band", there)}
+	return fmt.Sprintf("power on; %d accelerators seen out of band", there), nil
 }
 
 // Act names the server that a change of power or boot is for, and by what right.

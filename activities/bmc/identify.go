@@ -27,7 +27,8 @@ type Identity struct {
 	BMCFirmware     string   `json:"bmc_firmware,omitempty"`
 	MACs            []string `json:"macs"` // of the host's network cards, lower case, colons, sorted
 	MemoryGiB       float64  `json:"memory_gib,omitempty"`
-	CPUs            int      `json:"cpus,omitempty"`
+	CPUs            int      `json:"cpus,omitempty"`  // sockets
+	Cores           int      `json:"cores,omitempty"` // of all of them; 0 = not told
 	GPUs            []GPU    `json:"gpus"`
 	BaseboardsReady bool     `json:"baseboards_ready"` // false while a GPU baseboard's BMC still starts: missing GPUs mean nothing yet
 	// Unread are resources that should be there and could not be read: what is missing from GPUs is then not absent.
@@ -91,6 +92,9 @@ func (c *Client) Identify(ctx context.Context) (_ Identity, err error) {
 	id.MemoryGiB, _ = sys.num("MemorySummary", "TotalSystemMemoryGiB")
 	if n, ok := sys.num("ProcessorSummary", "Count"); ok {
 		id.CPUs = int(n)
+	}
+	if n, ok := sys.num("ProcessorSummary", "CoreCount"); ok {
+		id.Cores = int(n)
 	}
 	for _, q := range h.quirks {
 		id.Quirks = append(id.Quirks, q.Name)

@@ -19,6 +19,10 @@ func TestInspectionJudgesOnlyWhatTheBMCCanSay(t *testing.T) {
 		}
 		return Identity{GPUs: gpus, BaseboardsReady: true}
 	}
+	with := func(id Identity, change func(*Identity)) Identity {
+		change(&id)
+		return id
+	}
 	starting := eight(func(g []GPU) { g[0].State = "Absent" })
 	starting.BaseboardsReady = false
 	cases := map[string]struct {
@@ -32,12 +36,16 @@ func TestInspectionJudgesOnlyWhatTheBMCCanSay(t *testing.T) {
 		"fewer are listed":                             {PowerOn, Identity{GPUs: make([]GPU, 7), BaseboardsReady: true}, "7 of the 8"},
 		"a BMC that shows none is no failure":          {PowerOn, Identity{BaseboardsReady: true}, ""},
 		"a server that is off shows nothing":           {PowerOff, eight(func(g []GPU) { g[0].State = "Absent" }), ""},
+		"a DIMM is mapped out":                         {PowerOn, with(eight(nil), func(id *Identity) { id.MemoryGiB = 1920 }), "1920 GiB of the 2048 GiB"},
+		"what the platform sets aside is no DIMM":      {PowerOn, with(eight(nil), func(id *Identity) { id.MemoryGiB = 2000 }), ""},
+		"fewer cores":                                  {PowerOn, with(eight(nil), func(id *Identity) { id.Cores = 96 }), "96 of the 112 CPU cores"},
 		"a baseboard that still starts proves nothing": {PowerOn, starting, ""},
 	}
 	for name, c := range cases {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
-			out := inspect(schema.Server{Accelerators: 8}, c.power, c.id)
+			detail, seen := inspect(schema.Server{Accelerators: 8, CPUs: 112, MemoryBytes: 2 << 40}, c.power, c.id)
+			out := schema.Weighed(detail, seen, nil)
 			switch {
 			case c.fails == "" && out.Failure != nil:
 				t.Fatalf("it fails: %s", out.Failure.Text)

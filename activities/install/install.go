@@ -81,6 +81,8 @@ type Plan struct {
 	Steps   []schema.StepRun `json:"steps,omitempty"` // what an earlier run of this attempt did: a process that was terminated goes on
 	Timing  Timing           `json:"timing"`
 	Backend string           `json:"backend"`
+	// Pause is one that was asked for in an earlier run of this attempt.
+	Pause schema.Pause `json:"pause,omitzero"`
 }
 
 // NextAttempt is the attempt that an onboarding of the server takes: the one that was begun, else the next. Begin is asked with
@@ -107,7 +109,7 @@ func (a *Activities) BeginOnboarding(ctx context.Context, in BeginInput) (Plan, 
 		steps[i].Detail = "" // read again from the record where it matters
 	}
 	return Plan{Server: v.ID, Name: v.Name, Site: v.Site, Model: v.Model, Vendor: VendorOf(v.Model), Attempt: v.Attempt, Began: a.Store.Now(), Steps: steps,
-		Timing: a.Timing.WithDefaults(), Backend: v.Backend}, nil
+		Timing: a.Timing.WithDefaults(), Backend: v.Backend, Pause: v.Pause}, nil
 }
 
 // VendorOf is the vendor's word in front of a model's name: nvidia-h100-80gb is nvidia.
@@ -145,6 +147,42 @@ type FailInput struct {
 // FailStep records it; a person decides what happens next.
 func (a *Activities) FailStep(ctx context.Context, in FailInput) error {
 	return temporalerr.Wrap(a.Store.FailStep(ctx, in.Server, in.Attempt, in.Step, string(in.Failure.Code), in.Failure.Text, in.Failure.Retryable))
+}
+
+// AcceptInput accepts what stopped a step.
+type AcceptInput struct {
+	Server      string   `json:"server"`
+	Attempt     int      `json:"attempt"`
+	Differences []string `json:"differences,omitempty"` // those that the person saw; empty = all
+	Reason      string   `json:"reason"`
+	By          string   `json:"by"`
+}
+
+// AcceptDifferences records it; see store.AcceptDifferences.
+func (a *Activities) AcceptDifferences(ctx context.Context, in AcceptInput) error {
+	return temporalerr.Wrap(a.Store.AcceptDifferences(ctx, in.Server, in.Attempt, in.Differences, in.Reason, in.By))
+}
+
+// PauseInput asks for a stop before a step.
+type PauseInput struct {
+	Server  string       `json:"server"`
+	Attempt int          `json:"attempt"`
+	Pause   schema.Pause `json:"pause"`
+}
+
+// PauseOnboarding records that a stop was asked for.
+func (a *Activities) PauseOnboarding(ctx context.Context, in PauseInput) error {
+	return temporalerr.Wrap(a.Store.PauseOnboarding(ctx, in.Server, in.Attempt, in.Pause))
+}
+
+// HoldOnboarding records that the onboarding stands where it was asked to.
+func (a *Activities) HoldOnboarding(ctx context.Context, in EndInput) error {
+	return temporalerr.Wrap(a.Store.HoldOnboarding(ctx, in.Server, in.Attempt))
+}
+
+// ContinueOnboarding records that it goes on.
+func (a *Activities) ContinueOnboarding(ctx context.Context, in EndInput) error {
+	return temporalerr.Wrap(a.Store.ContinueOnboarding(ctx, in.Server, in.Attempt, in.By))
 }
 
 // EndInput ends an attempt.

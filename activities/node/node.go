@@ -64,6 +64,11 @@ func (a *Activities) AskAgent(ctx context.Context, in Ask) (State, error) {
 	if err != nil {
 		return State{}, temporalerr.Wrap(err)
 	}
+	// What somebody has accepted that it lacks is not asked of it any more.
+	ordered := v.Accelerators
+	if v.Accelerators, err = a.Store.Expected(ctx, v); err != nil {
+		return State{}, temporalerr.Wrap(err)
+	}
 	t, err := a.Store.Task(ctx, in.ID)
 	if schema.Is(err, schema.CodeNotFound) {
 		in.Suite = cmp.Or(in.Suite, a.Suite)
@@ -79,7 +84,24 @@ func (a *Activities) AskAgent(ctx context.Context, in Ask) (State, error) {
 	if err != nil {
 		return State{}, temporalerr.Wrap(err)
 	}
+	if t.State == schema.TaskDone && t.Kind == schema.TaskInventory {
+		v.Accelerators = ordered
+		return a.inventoried(ctx, in, v, t)
+	}
 	return judge(in, v, t), nil
+}
+
+// inventoried weighs an inventory against the order and what somebody has accepted.
+func (a *Activities) inventoried(ctx context.Context, in Ask, v schema.Server, t schema.Task) (State, error) {
+	out, seen := inventory(in, v, t)
+	s := State{Ended: true, Claimed: true, Outcome: out}
+	if out.Failure != nil {
+		return s, nil
+	}
+	open, accepted, err := a.Store.WeighDifferences(ctx, v.ID, in.Attempt, schema.StepBurnIn, seen)
+	weighed := schema.Weighed(out.Detail, open, accepted)
+	s.Outcome = &weighed
+	return s, temporalerr.Wrap(err)
 }
 
 // setup is the one that the server's present system was installed with.
@@ -145,8 +167,6 @@ func judge(in Ask, v schema.Server, t schema.Task) State {
 		s.Outcome, s.Inconclusive = burnIn(v, t, in.Only)
 	case t.State != schema.TaskDone:
 		s.Outcome = failed(schema.FailTask, true, "%s ended as %s: %s", t.Kind, t.State, said(t))
-	case t.Kind == schema.TaskInventory:
-		s.Outcome = inventory(in, v, t)
 	default:
 		s.Outcome = &schema.StepOutcome{Detail: t.Text}
 	}

@@ -17,16 +17,17 @@ func vendorOf(model string) string {
 	return vendor
 }
 
-// inventory compares what the agent reads with what was ordered, and after a repair with what the technician said.
-func inventory(in Ask, v schema.Server, t schema.Task) *schema.StepOutcome {
+// inventory compares what the agent reads with what was ordered, and after a repair with what the technician said. What can't be
+// taken as it is, whoever says so, is a failure: another machine, a part that is not the one told, a device that can't be read.
+func inventory(in Ask, v schema.Server, t schema.Task) (*schema.StepOutcome, []schema.Difference) {
 	var inv agentproto.Inventory
 	if err := json.Unmarshal([]byte(t.Result), &inv); err != nil {
-		return failed(schema.FailTask, true, "the inventory can't be read: %v", err)
+		return failed(schema.FailTask, true, "the inventory can't be read: %v", err), nil
 	}
 	if inv.Serial != "" && !strings.EqualFold(inv.Serial, v.Serial) {
-		return failed(schema.FailIdentity, false, "the installed system runs on a machine with serial %q, server %s was enrolled with %q: is the BMC cabled to another machine?", inv.Serial, v.Name, v.Serial)
+		return failed(schema.FailIdentity, false, "the installed system runs on a machine with serial %q, server %s was enrolled with %q: is the BMC cabled to another machine?", inv.Serial, v.Name, v.Serial), nil
 	}
-	var good, bad []string
+	var good, unread, others []string
 	serials := map[string]bool{}
 	slots := map[string]bool{}
 	for _, d := range inv.Devices {
@@ -35,33 +36,40 @@ func inventory(in Ask, v schema.Server, t schema.Task) *schema.StepOutcome {
 		name := d.Slot + " (serial " + orNone(d.Serial) + ")"
 		switch {
 		case d.Error != "":
-			bad = append(bad, name+" could not be read: "+d.Error)
+			unread = append(unread, name+" could not be read: "+d.Error)
 		case d.Model != v.Model:
-			bad = append(bad, name+" is a "+orNone(d.Model)+", ordered "+v.Model)
+			others = append(others, name+" is a "+orNone(d.Model)+", ordered "+v.Model)
 		default:
 			good = append(good, d.Slot)
 		}
 	}
 	if in.NewSerial != "" && !serials[in.NewSerial] {
-		return failed(schema.FailHardware, true, "the new part %s is not seen: is it seated? is the serial right? Seen: %s", in.NewSerial, listed(inv.Devices))
+		return failed(schema.FailHardware, true, "the new part %s is not seen: is it seated? is the serial right? Seen: %s", in.NewSerial, listed(inv.Devices)), nil
 	}
 	if in.NewSerial != "" && in.OldSerial != "" && serials[in.OldSerial] {
-		return failed(schema.FailHardware, true, "the failed part %s is still in: was the right one replaced?", in.OldSerial)
+		return failed(schema.FailHardware, true, "the failed part %s is still in: was the right one replaced?", in.OldSerial), nil
 	}
-	if len(good) < v.Accelerators {
-		text := fmt.Sprintf("%d of the %d %s ordered are there", len(good), v.Accelerators, v.Model)
-		if missing := missingSlots(inv.Devices, v.Accelerators); len(missing) > 0 {
-			text += "; missing: " + strings.Join(missing, ", ")
-		}
-		if len(bad) > 0 {
-			text += "; " + strings.Join(bad, "; ")
-		}
-		return failed(schema.FailHardware, true, "%s. Seen: %s", text, listed(inv.Devices))
+	if len(unread) > 0 {
+		return failed(schema.FailHardware, true, "%s. Seen: %s", strings.Join(append(unread, others...), "; "), listed(inv.Devices)), nil
 	}
-	if len(bad) > 0 {
-		return failed(schema.FailHardware, true, "%s", strings.Join(bad, "; "))
+	out := &schema.StepOutcome{Detail: fmt.Sprintf("%d %s", len(good), v.Model)}
+	if len(good) >= v.Accelerators && others == nil {
+		return out, nil
 	}
-	return &schema.StepOutcome{Detail: fmt.Sprintf("%d %s", len(good), v.Model)}
+	var found []string
+	if missing := missingSlots(inv.Devices, v.Accelerators); len(missing) > 0 {
+		found = append(found, "missing: "+strings.Join(missing, ", "))
+	}
+	found = append(found, others...)
+	text := fmt.Sprintf("%d of the %d %s ordered are there", len(good), v.Accelerators, v.Model)
+	if len(found) > 0 {
+		text += "; " + strings.Join(found, "; ")
+	}
+	if len(good) == 0 { // nothing is left that could be lent
+		return failed(schema.FailHardware, true, "%s. Seen: %s", text, listed(inv.Devices)), nil
+	}
+	return out, []schema.Difference{{Item: schema.ItemAccelerators, Ordered: fmt.Sprintf("%d %s", v.Accelerators, v.Model), Found: strings.TrimSuffix(fmt.Sprintf("%d; %s", len(good), strings.Join(found, "; ")), "; "),
+		Missing: max(v.Accelerators-len(good), 0), Words: text + ". Seen: " + listed(inv.Devices)}}
 }
 
 // missingSlots names the slots that a row of numbered ones lacks: SXM1, SXM2, SXM4 of 4 lacks SXM3. Where the names are

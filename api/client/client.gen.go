@@ -735,6 +735,26 @@ type ClientInterface interface {
 	// Corresponds with POST /v1/servers/{id}/actions/abort (the `AbortOnboarding` operationId).
 	AbortOnboarding(ctx context.Context, id TheServer, reqEditors ...RequestEditorFn) (*http.Response, error)
 
+	// AcceptDifferencesWithBody Take a server as it is where it differs from its order; the stopped step looks again
+	//
+	// What is accepted is remembered for the machine of this serial. Any other difference stops it again. 409 where the step has
+	// stopped for something else, or for more than the differences named.
+	//
+	// Takes any type of body and a specified content type.
+	//
+	// Corresponds with POST /v1/servers/{id}/actions/accept (the `AcceptDifferences` operationId).
+	AcceptDifferencesWithBody(ctx context.Context, id TheServer, contentType string, body io.Reader, reqEditors ...RequestEditorFn) (*http.Response, error)
+
+	// AcceptDifferences Take a server as it is where it differs from its order; the stopped step looks again
+	//
+	// What is accepted is remembered for the machine of this serial. Any other difference stops it again. 409 where the step has
+	// stopped for something else, or for more than the differences named.
+	//
+	// Takes a body of the `application/json` content type.
+	//
+	// Corresponds with POST /v1/servers/{id}/actions/accept (the `AcceptDifferences` operationId).
+	AcceptDifferences(ctx context.Context, id TheServer, body AcceptDifferencesJSONRequestBody, reqEditors ...RequestEditorFn) (*http.Response, error)
+
 	// SetBMCCredentialWithBody Tell the password that the BMC has now; it is taken up without a restart
 	//
 	// Takes any type of body and a specified content type.
@@ -775,6 +795,11 @@ type ClientInterface interface {
 	//
 	// Corresponds with POST /v1/servers/{id}/actions/burn-in (the `BurnInServer` operationId).
 	BurnInServer(ctx context.Context, id TheServer, reqEditors ...RequestEditorFn) (*http.Response, error)
+
+	// ContinueOnboarding Let a paused onboarding go on
+	//
+	// Corresponds with POST /v1/servers/{id}/actions/continue (the `ContinueOnboarding` operationId).
+	ContinueOnboarding(ctx context.Context, id TheServer, reqEditors ...RequestEditorFn) (*http.Response, error)
 
 	// CordonServerWithBody Keep new jobs off a server or one accelerator of it
 	//
@@ -821,6 +846,24 @@ type ClientInterface interface {
 	//
 	// Corresponds with POST /v1/servers/{id}/actions/onboard (the `OnboardServer` operationId).
 	OnboardServer(ctx context.Context, id TheServer, body OnboardServerJSONRequestBody, reqEditors ...RequestEditorFn) (*http.Response, error)
+
+	// PauseOnboardingWithBody Stop onboarding before a step, where nothing is half done
+	//
+	// It stands there until it is told to go on, or is aborted. 409 where the step has begun already.
+	//
+	// Takes any type of body and a specified content type.
+	//
+	// Corresponds with POST /v1/servers/{id}/actions/pause (the `PauseOnboarding` operationId).
+	PauseOnboardingWithBody(ctx context.Context, id TheServer, contentType string, body io.Reader, reqEditors ...RequestEditorFn) (*http.Response, error)
+
+	// PauseOnboarding Stop onboarding before a step, where nothing is half done
+	//
+	// It stands there until it is told to go on, or is aborted. 409 where the step has begun already.
+	//
+	// Takes a body of the `application/json` content type.
+	//
+	// Corresponds with POST /v1/servers/{id}/actions/pause (the `PauseOnboarding` operationId).
+	PauseOnboarding(ctx context.Context, id TheServer, body PauseOnboardingJSONRequestBody, reqEditors ...RequestEditorFn) (*http.Response, error)
 
 	// ProtectServer Refuse every destructive step on this server
 	//
@@ -921,6 +964,11 @@ type ClientInterface interface {
 	//
 	// Corresponds with POST /v1/servers/{id}/bmc/acts (the `AskBMC` operationId).
 	AskBMC(ctx context.Context, id TheServer, body AskBMCJSONRequestBody, reqEditors ...RequestEditorFn) (*http.Response, error)
+
+	// ListDifferences In what the machine of this server's serial differs from its order, the newest first, and who accepted what
+	//
+	// Corresponds with GET /v1/servers/{id}/differences (the `ListDifferences` operationId).
+	ListDifferences(ctx context.Context, id TheServer, reqEditors ...RequestEditorFn) (*http.Response, error)
 
 	// PreviewInstallWithBody What a server would boot and fetch, without arming it
 	//
@@ -2864,6 +2912,46 @@ func (c *Client) AbortOnboarding(ctx context.Context, id TheServer, reqEditors .
 	return c.Client.Do(req)
 }
 
+// AcceptDifferencesWithBody Take a server as it is where it differs from its order; the stopped step looks again
+//
+// What is accepted is remembered for the machine of this serial. Any other difference stops it again. 409 where the step has
+// stopped for something else, or for more than the differences named.
+//
+// Takes any type of body and a specified content type.
+//
+// Corresponds with POST /v1/servers/{id}/actions/accept (the `AcceptDifferences` operationId).
+func (c *Client) AcceptDifferencesWithBody(ctx context.Context, id TheServer, contentType string, body io.Reader, reqEditors ...RequestEditorFn) (*http.Response, error) {
+	req, err := NewAcceptDifferencesRequestWithBody(c.Server, id, contentType, body)
+	if err != nil {
+		return nil, err
+	}
+	req = req.WithContext(ctx)
+	if err := c.applyEditors(ctx, req, reqEditors); err != nil {
+		return nil, err
+	}
+	return c.Client.Do(req)
+}
+
+// AcceptDifferences Take a server as it is where it differs from its order; the stopped step looks again
+//
+// What is accepted is remembered for the machine of this serial. Any other difference stops it again. 409 where the step has
+// stopped for something else, or for more than the differences named.
+//
+// Takes a body of the `application/json` content type.
+//
+// Corresponds with POST /v1/servers/{id}/actions/accept (the `AcceptDifferences` operationId).
+func (c *Client) AcceptDifferences(ctx context.Context, id TheServer, body AcceptDifferencesJSONRequestBody, reqEditors ...RequestEditorFn) (*http.Response, error) {
+	req, err := NewAcceptDifferencesRequest(c.Server, id, body)
+	if err != nil {
+		return nil, err
+	}
+	req = req.WithContext(ctx)
+	if err := c.applyEditors(ctx, req, reqEditors); err != nil {
+		return nil, err
+	}
+	return c.Client.Do(req)
+}
+
 // SetBMCCredentialWithBody Tell the password that the BMC has now; it is taken up without a restart
 //
 // Takes any type of body and a specified content type.
@@ -2945,6 +3033,21 @@ func (c *Client) TrustBMCKey(ctx context.Context, id TheServer, body TrustBMCKey
 // Corresponds with POST /v1/servers/{id}/actions/burn-in (the `BurnInServer` operationId).
 func (c *Client) BurnInServer(ctx context.Context, id TheServer, reqEditors ...RequestEditorFn) (*http.Response, error) {
 	req, err := NewBurnInServerRequest(c.Server, id)
+	if err != nil {
+		return nil, err
+	}
+	req = req.WithContext(ctx)
+	if err := c.applyEditors(ctx, req, reqEditors); err != nil {
+		return nil, err
+	}
+	return c.Client.Do(req)
+}
+
+// ContinueOnboarding Let a paused onboarding go on
+//
+// Corresponds with POST /v1/servers/{id}/actions/continue (the `ContinueOnboarding` operationId).
+func (c *Client) ContinueOnboarding(ctx context.Context, id TheServer, reqEditors ...RequestEditorFn) (*http.Response, error) {
+	req, err := NewContinueOnboardingRequest(c.Server, id)
 	if err != nil {
 		return nil, err
 	}
@@ -3051,6 +3154,44 @@ func (c *Client) OnboardServerWithBody(ctx context.Context, id TheServer, conten
 // Corresponds with POST /v1/servers/{id}/actions/onboard (the `OnboardServer` operationId).
 func (c *Client) OnboardServer(ctx context.Context, id TheServer, body OnboardServerJSONRequestBody, reqEditors ...RequestEditorFn) (*http.Response, error) {
 	req, err := NewOnboardServerRequest(c.Server, id, body)
+	if err != nil {
+		return nil, err
+	}
+	req = req.WithContext(ctx)
+	if err := c.applyEditors(ctx, req, reqEditors); err != nil {
+		return nil, err
+	}
+	return c.Client.Do(req)
+}
+
+// PauseOnboardingWithBody Stop onboarding before a step, where nothing is half done
+//
+// It stands there until it is told to go on, or is aborted. 409 where the step has begun already.
+//
+// Takes any type of body and a specified content type.
+//
+// Corresponds with POST /v1/servers/{id}/actions/pause (the `PauseOnboarding` operationId).
+func (c *Client) PauseOnboardingWithBody(ctx context.Context, id TheServer, contentType string, body io.Reader, reqEditors ...RequestEditorFn) (*http.Response, error) {
+	req, err := NewPauseOnboardingRequestWithBody(c.Server, id, contentType, body)
+	if err != nil {
+		return nil, err
+	}
+	req = req.WithContext(ctx)
+	if err := c.applyEditors(ctx, req, reqEditors); err != nil {
+		return nil, err
+	}
+	return c.Client.Do(req)
+}
+
+// PauseOnboarding Stop onboarding before a step, where nothing is half done
+//
+// It stands there until it is told to go on, or is aborted. 409 where the step has begun already.
+//
+// Takes a body of the `application/json` content type.
+//
+// Corresponds with POST /v1/servers/{id}/actions/pause (the `PauseOnboarding` operationId).
+func (c *Client) PauseOnboarding(ctx context.Context, id TheServer, body PauseOnboardingJSONRequestBody, reqEditors ...RequestEditorFn) (*http.Response, error) {
+	req, err := NewPauseOnboardingRequest(c.Server, id, body)
 	if err != nil {
 		return nil, err
 	}
@@ -3291,6 +3432,21 @@ func (c *Client) AskBMCWithBody(ctx context.Context, id TheServer, contentType s
 // Corresponds with POST /v1/servers/{id}/bmc/acts (the `AskBMC` operationId).
 func (c *Client) AskBMC(ctx context.Context, id TheServer, body AskBMCJSONRequestBody, reqEditors ...RequestEditorFn) (*http.Response, error) {
 	req, err := NewAskBMCRequest(c.Server, id, body)
+	if err != nil {
+		return nil, err
+	}
+	req = req.WithContext(ctx)
+	if err := c.applyEditors(ctx, req, reqEditors); err != nil {
+		return nil, err
+	}
+	return c.Client.Do(req)
+}
+
+// ListDifferences In what the machine of this server's serial differs from its order, the newest first, and who accepted what
+//
+// Corresponds with GET /v1/servers/{id}/differences (the `ListDifferences` operationId).
+func (c *Client) ListDifferences(ctx context.Context, id TheServer, reqEditors ...RequestEditorFn) (*http.Response, error) {
+	req, err := NewListDifferencesRequest(c.Server, id)
 	if err != nil {
 		return nil, err
 	}
@@ -8177,6 +8333,53 @@ func NewAbortOnboardingRequest(server string, id TheServer) (*http.Request, erro
 	return req, nil
 }
 
+// NewAcceptDifferencesRequest calls the generic AcceptDifferences builder with application/json body
+func NewAcceptDifferencesRequest(server string, id TheServer, body AcceptDifferencesJSONRequestBody) (*http.Request, error) {
+	var bodyReader io.Reader
+	buf, err := json.Marshal(body)
+	if err != nil {
+		return nil, err
+	}
+	bodyReader = bytes.NewReader(buf)
+	return NewAcceptDifferencesRequestWithBody(server, id, "application/json", bodyReader)
+}
+
+// NewAcceptDifferencesRequestWithBody constructs an http.Request for the AcceptDifferences method, with any body, and a specified content type
+func NewAcceptDifferencesRequestWithBody(server string, id TheServer, contentType string, body io.Reader) (*http.Request, error) {
+	var err error
+
+	var pathParam0 string
+
+	pathParam0, err = runtime.StyleParamWithOptions("simple", false, "id", id, runtime.StyleParamOptions{ParamLocation: runtime.ParamLocationPath, Type: "string", Format: ""})
+	if err != nil {
+		return nil, err
+	}
+
+	serverURL, err := url.Parse(server)
+	if err != nil {
+		return nil, err
+	}
+
+	operationPath := fmt.Sprintf("/v1/servers/%s/actions/accept", pathParam0)
+	if operationPath[0] == '/' {
+		operationPath = "." + operationPath
+	}
+
+	queryURL, err := serverURL.Parse(operationPath)
+	if err != nil {
+		return nil, err
+	}
+
+	req, err := http.NewRequest(http.MethodPost, queryURL.String(), body)
+	if err != nil {
+		return nil, err
+	}
+
+	req.Header.Add("Content-Type", contentType)
+
+	return req, nil
+}
+
 // NewSetBMCCredentialRequest calls the generic SetBMCCredential builder with application/json body
 func NewSetBMCCredentialRequest(server string, id TheServer, body SetBMCCredentialJSONRequestBody) (*http.Request, error) {
 	var bodyReader io.Reader
@@ -8288,6 +8491,40 @@ func NewBurnInServerRequest(server string, id TheServer) (*http.Request, error) 
 	}
 
 	operationPath := fmt.Sprintf("/v1/servers/%s/actions/burn-in", pathParam0)
+	if operationPath[0] == '/' {
+		operationPath = "." + operationPath
+	}
+
+	queryURL, err := serverURL.Parse(operationPath)
+	if err != nil {
+		return nil, err
+	}
+
+	req, err := http.NewRequest(http.MethodPost, queryURL.String(), nil)
+	if err != nil {
+		return nil, err
+	}
+
+	return req, nil
+}
+
+// NewContinueOnboardingRequest constructs an http.Request for the ContinueOnboarding method
+func NewContinueOnboardingRequest(server string, id TheServer) (*http.Request, error) {
+	var err error
+
+	var pathParam0 string
+
+	pathParam0, err = runtime.StyleParamWithOptions("simple", false, "id", id, runtime.StyleParamOptions{ParamLocation: runtime.ParamLocationPath, Type: "string", Format: ""})
+	if err != nil {
+		return nil, err
+	}
+
+	serverURL, err := url.Parse(server)
+	if err != nil {
+		return nil, err
+	}
+
+	operationPath := fmt.Sprintf("/v1/servers/%s/actions/continue", pathParam0)
 	if operationPath[0] == '/' {
 		operationPath = "." + operationPath
 	}
@@ -8427,6 +8664,53 @@ func NewOnboardServerRequestWithBody(server string, id TheServer, contentType st
 	}
 
 	operationPath := fmt.Sprintf("/v1/servers/%s/actions/onboard", pathParam0)
+	if operationPath[0] == '/' {
+		operationPath = "." + operationPath
+	}
+
+	queryURL, err := serverURL.Parse(operationPath)
+	if err != nil {
+		return nil, err
+	}
+
+	req, err := http.NewRequest(http.MethodPost, queryURL.String(), body)
+	if err != nil {
+		return nil, err
+	}
+
+	req.Header.Add("Content-Type", contentType)
+
+	return req, nil
+}
+
+// NewPauseOnboardingRequest calls the generic PauseOnboarding builder with application/json body
+func NewPauseOnboardingRequest(server string, id TheServer, body PauseOnboardingJSONRequestBody) (*http.Request, error) {
+	var bodyReader io.Reader
+	buf, err := json.Marshal(body)
+	if err != nil {
+		return nil, err
+	}
+	bodyReader = bytes.NewReader(buf)
+	return NewPauseOnboardingRequestWithBody(server, id, "application/json", bodyReader)
+}
+
+// NewPauseOnboardingRequestWithBody constructs an http.Request for the PauseOnboarding method, with any body, and a specified content type
+func NewPauseOnboardingRequestWithBody(server string, id TheServer, contentType string, body io.Reader) (*http.Request, error) {
+	var err error
+
+	var pathParam0 string
+
+	pathParam0, err = runtime.StyleParamWithOptions("simple", false, "id", id, runtime.StyleParamOptions{ParamLocation: runtime.ParamLocationPath, Type: "string", Format: ""})
+	if err != nil {
+		return nil, err
+	}
+
+	serverURL, err := url.Parse(server)
+	if err != nil {
+		return nil, err
+	}
+
+	operationPath := fmt.Sprintf("/v1/servers/%s/actions/pause", pathParam0)
 	if operationPath[0] == '/' {
 		operationPath = "." + operationPath
 	}
@@ -8834,6 +9118,40 @@ func NewAskBMCRequestWithBody(server string, id TheServer, contentType string, b
 	}
 
 	req.Header.Add("Content-Type", contentType)
+
+	return req, nil
+}
+
+// NewListDifferencesRequest constructs an http.Request for the ListDifferences method
+func NewListDifferencesRequest(server string, id TheServer) (*http.Request, error) {
+	var err error
+
+	var pathParam0 string
+
+	pathParam0, err = runtime.StyleParamWithOptions("simple", false, "id", id, runtime.StyleParamOptions{ParamLocation: runtime.ParamLocationPath, Type: "string", Format: ""})
+	if err != nil {
+		return nil, err
+	}
+
+	serverURL, err := url.Parse(server)
+	if err != nil {
+		return nil, err
+	}
+
+	operationPath := fmt.Sprintf("/v1/servers/%s/differences", pathParam0)
+	if operationPath[0] == '/' {
+		operationPath = "." + operationPath
+	}
+
+	queryURL, err := serverURL.Parse(operationPath)
+	if err != nil {
+		return nil, err
+	}
+
+	req, err := http.NewRequest(http.MethodGet, queryURL.String(), nil)
+	if err != nil {
+		return nil, err
+	}
 
 	return req, nil
 }
@@ -11295,6 +11613,26 @@ type ClientWithResponsesInterface interface {
 	// Corresponds with POST /v1/servers/{id}/actions/abort (the `AbortOnboarding` operationId).
 	AbortOnboardingWithResponse(ctx context.Context, id TheServer, reqEditors ...RequestEditorFn) (*AbortOnboardingResponse, error)
 
+	// AcceptDifferencesWithBodyWithResponse Take a server as it is where it differs from its order; the stopped step looks again
+	//
+	// What is accepted is remembered for the machine of this serial. Any other difference stops it again. 409 where the step has
+	// stopped for something else, or for more than the differences named.
+	//
+	// Takes any type of body and a specified content type, and returns a wrapper object for the known response body format(s).
+	//
+	// Corresponds with POST /v1/servers/{id}/actions/accept (the `AcceptDifferences` operationId).
+	AcceptDifferencesWithBodyWithResponse(ctx context.Context, id TheServer, contentType string, body io.Reader, reqEditors ...RequestEditorFn) (*AcceptDifferencesResponse, error)
+
+	// AcceptDifferencesWithResponse Take a server as it is where it differs from its order; the stopped step looks again
+	//
+	// What is accepted is remembered for the machine of this serial. Any other difference stops it again. 409 where the step has
+	// stopped for something else, or for more than the differences named.
+	//
+	// Takes a body of the `application/json` content type, and returns a wrapper object for the known response body format(s).
+	//
+	// Corresponds with POST /v1/servers/{id}/actions/accept (the `AcceptDifferences` operationId).
+	AcceptDifferencesWithResponse(ctx context.Context, id TheServer, body AcceptDifferencesJSONRequestBody, reqEditors ...RequestEditorFn) (*AcceptDifferencesResponse, error)
+
 	// SetBMCCredentialWithBodyWithResponse Tell the password that the BMC has now; it is taken up without a restart
 	//
 	// Takes any type of body and a specified content type, and returns a wrapper object for the known response body format(s).
@@ -11337,6 +11675,13 @@ type ClientWithResponsesInterface interface {
 	//
 	// Corresponds with POST /v1/servers/{id}/actions/burn-in (the `BurnInServer` operationId).
 	BurnInServerWithResponse(ctx context.Context, id TheServer, reqEditors ...RequestEditorFn) (*BurnInServerResponse, error)
+
+	// ContinueOnboardingWithResponse Let a paused onboarding go on
+	//
+	// Returns a wrapper object for the known response body format(s).
+	//
+	// Corresponds with POST /v1/servers/{id}/actions/continue (the `ContinueOnboarding` operationId).
+	ContinueOnboardingWithResponse(ctx context.Context, id TheServer, reqEditors ...RequestEditorFn) (*ContinueOnboardingResponse, error)
 
 	// CordonServerWithBodyWithResponse Keep new jobs off a server or one accelerator of it
 	//
@@ -11383,6 +11728,24 @@ type ClientWithResponsesInterface interface {
 	//
 	// Corresponds with POST /v1/servers/{id}/actions/onboard (the `OnboardServer` operationId).
 	OnboardServerWithResponse(ctx context.Context, id TheServer, body OnboardServerJSONRequestBody, reqEditors ...RequestEditorFn) (*OnboardServerResponse, error)
+
+	// PauseOnboardingWithBodyWithResponse Stop onboarding before a step, where nothing is half done
+	//
+	// It stands there until it is told to go on, or is aborted. 409 where the step has begun already.
+	//
+	// Takes any type of body and a specified content type, and returns a wrapper object for the known response body format(s).
+	//
+	// Corresponds with POST /v1/servers/{id}/actions/pause (the `PauseOnboarding` operationId).
+	PauseOnboardingWithBodyWithResponse(ctx context.Context, id TheServer, contentType string, body io.Reader, reqEditors ...RequestEditorFn) (*PauseOnboardingResponse, error)
+
+	// PauseOnboardingWithResponse Stop onboarding before a step, where nothing is half done
+	//
+	// It stands there until it is told to go on, or is aborted. 409 where the step has begun already.
+	//
+	// Takes a body of the `application/json` content type, and returns a wrapper object for the known response body format(s).
+	//
+	// Corresponds with POST /v1/servers/{id}/actions/pause (the `PauseOnboarding` operationId).
+	PauseOnboardingWithResponse(ctx context.Context, id TheServer, body PauseOnboardingJSONRequestBody, reqEditors ...RequestEditorFn) (*PauseOnboardingResponse, error)
 
 	// ProtectServerWithResponse Refuse every destructive step on this server
 	//
@@ -11495,6 +11858,13 @@ type ClientWithResponsesInterface interface {
 	//
 	// Corresponds with POST /v1/servers/{id}/bmc/acts (the `AskBMC` operationId).
 	AskBMCWithResponse(ctx context.Context, id TheServer, body AskBMCJSONRequestBody, reqEditors ...RequestEditorFn) (*AskBMCResponse, error)
+
+	// ListDifferencesWithResponse In what the machine of this server's serial differs from its order, the newest first, and who accepted what
+	//
+	// Returns a wrapper object for the known response body format(s).
+	//
+	// Corresponds with GET /v1/servers/{id}/differences (the `ListDifferences` operationId).
+	ListDifferencesWithResponse(ctx context.Context, id TheServer, reqEditors ...RequestEditorFn) (*ListDifferencesResponse, error)
 
 	// PreviewInstallWithBodyWithResponse What a server would boot and fetch, without arming it
 	//
@@ -15398,6 +15768,54 @@ func (r AbortOnboardingResponse) ContentType() string {
 	return ""
 }
 
+type AcceptDifferencesResponse struct {
+	Body         []byte
+	HTTPResponse *http.Response
+	// JSON202 the response for an HTTP 202 `application/json` response
+	JSON202 *ServerAccepted
+	// ApplicationproblemJSONDefault the response for an HTTP default `application/problem+json` response
+	ApplicationproblemJSONDefault *Problem
+}
+
+// GetJSON202 returns the response for an HTTP 202 `application/json` response
+func (r AcceptDifferencesResponse) GetJSON202() *ServerAccepted {
+	return r.JSON202
+}
+
+// GetApplicationproblemJSONDefault returns the response for an HTTP default `application/problem+json` response
+func (r AcceptDifferencesResponse) GetApplicationproblemJSONDefault() *Problem {
+	return r.ApplicationproblemJSONDefault
+}
+
+// GetBody returns the raw response body bytes
+func (r AcceptDifferencesResponse) GetBody() []byte {
+	return r.Body
+}
+
+// Status returns HTTPResponse.Status
+func (r AcceptDifferencesResponse) Status() string {
+	if r.HTTPResponse != nil {
+		return r.HTTPResponse.Status
+	}
+	return http.StatusText(0)
+}
+
+// StatusCode returns HTTPResponse.StatusCode
+func (r AcceptDifferencesResponse) StatusCode() int {
+	if r.HTTPResponse != nil {
+		return r.HTTPResponse.StatusCode
+	}
+	return 0
+}
+
+// ContentType is a convenience method to retrieve the Content-Type value from the HTTP response headers
+func (r AcceptDifferencesResponse) ContentType() string {
+	if r.HTTPResponse != nil {
+		return r.HTTPResponse.Header.Get("Content-Type")
+	}
+	return ""
+}
+
 type SetBMCCredentialResponse struct {
 	Body         []byte
 	HTTPResponse *http.Response
@@ -15542,6 +15960,54 @@ func (r BurnInServerResponse) ContentType() string {
 	return ""
 }
 
+type ContinueOnboardingResponse struct {
+	Body         []byte
+	HTTPResponse *http.Response
+	// JSON202 the response for an HTTP 202 `application/json` response
+	JSON202 *ServerAccepted
+	// ApplicationproblemJSONDefault the response for an HTTP default `application/problem+json` response
+	ApplicationproblemJSONDefault *Problem
+}
+
+// GetJSON202 returns the response for an HTTP 202 `application/json` response
+func (r ContinueOnboardingResponse) GetJSON202() *ServerAccepted {
+	return r.JSON202
+}
+
+// GetApplicationproblemJSONDefault returns the response for an HTTP default `application/problem+json` response
+func (r ContinueOnboardingResponse) GetApplicationproblemJSONDefault() *Problem {
+	return r.ApplicationproblemJSONDefault
+}
+
+// GetBody returns the raw response body bytes
+func (r ContinueOnboardingResponse) GetBody() []byte {
+	return r.Body
+}
+
+// Status returns HTTPResponse.Status
+func (r ContinueOnboardingResponse) Status() string {
+	if r.HTTPResponse != nil {
+		return r.HTTPResponse.Status
+	}
+	return http.StatusText(0)
+}
+
+// StatusCode returns HTTPResponse.StatusCode
+func (r ContinueOnboardingResponse) StatusCode() int {
+	if r.HTTPResponse != nil {
+		return r.HTTPResponse.StatusCode
+	}
+	return 0
+}
+
+// ContentType is a convenience method to retrieve the Content-Type value from the HTTP response headers
+func (r ContinueOnboardingResponse) ContentType() string {
+	if r.HTTPResponse != nil {
+		return r.HTTPResponse.Header.Get("Content-Type")
+	}
+	return ""
+}
+
 type CordonServerResponse struct {
 	Body         []byte
 	HTTPResponse *http.Response
@@ -15680,6 +16146,54 @@ func (r OnboardServerResponse) StatusCode() int {
 
 // ContentType is a convenience method to retrieve the Content-Type value from the HTTP response headers
 func (r OnboardServerResponse) ContentType() string {
+	if r.HTTPResponse != nil {
+		return r.HTTPResponse.Header.Get("Content-Type")
+	}
+	return ""
+}
+
+type PauseOnboardingResponse struct {
+	Body         []byte
+	HTTPResponse *http.Response
+	// JSON202 the response for an HTTP 202 `application/json` response
+	JSON202 *ServerAccepted
+	// ApplicationproblemJSONDefault the response for an HTTP default `application/problem+json` response
+	ApplicationproblemJSONDefault *Problem
+}
+
+// GetJSON202 returns the response for an HTTP 202 `application/json` response
+func (r PauseOnboardingResponse) GetJSON202() *ServerAccepted {
+	return r.JSON202
+}
+
+// GetApplicationproblemJSONDefault returns the response for an HTTP default `application/problem+json` response
+func (r PauseOnboardingResponse) GetApplicationproblemJSONDefault() *Problem {
+	return r.ApplicationproblemJSONDefault
+}
+
+// GetBody returns the raw response body bytes
+func (r PauseOnboardingResponse) GetBody() []byte {
+	return r.Body
+}
+
+// Status returns HTTPResponse.Status
+func (r PauseOnboardingResponse) Status() string {
+	if r.HTTPResponse != nil {
+		return r.HTTPResponse.Status
+	}
+	return http.StatusText(0)
+}
+
+// StatusCode returns HTTPResponse.StatusCode
+func (r PauseOnboardingResponse) StatusCode() int {
+	if r.HTTPResponse != nil {
+		return r.HTTPResponse.StatusCode
+	}
+	return 0
+}
+
+// ContentType is a convenience method to retrieve the Content-Type value from the HTTP response headers
+func (r PauseOnboardingResponse) ContentType() string {
 	if r.HTTPResponse != nil {
 		return r.HTTPResponse.Header.Get("Content-Type")
 	}
@@ -16160,6 +16674,54 @@ func (r AskBMCResponse) StatusCode() int {
 
 // ContentType is a convenience method to retrieve the Content-Type value from the HTTP response headers
 func (r AskBMCResponse) ContentType() string {
+	if r.HTTPResponse != nil {
+		return r.HTTPResponse.Header.Get("Content-Type")
+	}
+	return ""
+}
+
+type ListDifferencesResponse struct {
+	Body         []byte
+	HTTPResponse *http.Response
+	// JSON200 the response for an HTTP 200 `application/json` response
+	JSON200 *DifferenceList
+	// ApplicationproblemJSONDefault the response for an HTTP default `application/problem+json` response
+	ApplicationproblemJSONDefault *Problem
+}
+
+// GetJSON200 returns the response for an HTTP 200 `application/json` response
+func (r ListDifferencesResponse) GetJSON200() *DifferenceList {
+	return r.JSON200
+}
+
+// GetApplicationproblemJSONDefault returns the response for an HTTP default `application/problem+json` response
+func (r ListDifferencesResponse) GetApplicationproblemJSONDefault() *Problem {
+	return r.ApplicationproblemJSONDefault
+}
+
+// GetBody returns the raw response body bytes
+func (r ListDifferencesResponse) GetBody() []byte {
+	return r.Body
+}
+
+// Status returns HTTPResponse.Status
+func (r ListDifferencesResponse) Status() string {
+	if r.HTTPResponse != nil {
+		return r.HTTPResponse.Status
+	}
+	return http.StatusText(0)
+}
+
+// StatusCode returns HTTPResponse.StatusCode
+func (r ListDifferencesResponse) StatusCode() int {
+	if r.HTTPResponse != nil {
+		return r.HTTPResponse.StatusCode
+	}
+	return 0
+}
+
+// ContentType is a convenience method to retrieve the Content-Type value from the HTTP response headers
+func (r ListDifferencesResponse) ContentType() string {
 	if r.HTTPResponse != nil {
 		return r.HTTPResponse.Header.Get("Content-Type")
 	}
@@ -19224,6 +19786,38 @@ func (c *ClientWithResponses) AbortOnboardingWithResponse(ctx context.Context, i
 	return ParseAbortOnboardingResponse(rsp)
 }
 
+// AcceptDifferencesWithBodyWithResponse Take a server as it is where it differs from its order; the stopped step looks again
+//
+// What is accepted is remembered for the machine of this serial. Any other difference stops it again. 409 where the step has
+// stopped for something else, or for more than the differences named.
+//
+// Takes any type of body and a specified content type, and returns a wrapper object for the known response body format(s).
+//
+// Corresponds with POST /v1/servers/{id}/actions/accept (the `AcceptDifferences` operationId).
+func (c *ClientWithResponses) AcceptDifferencesWithBodyWithResponse(ctx context.Context, id TheServer, contentType string, body io.Reader, reqEditors ...RequestEditorFn) (*AcceptDifferencesResponse, error) {
+	rsp, err := c.AcceptDifferencesWithBody(ctx, id, contentType, body, reqEditors...)
+	if err != nil {
+		return nil, err
+	}
+	return ParseAcceptDifferencesResponse(rsp)
+}
+
+// AcceptDifferencesWithResponse Take a server as it is where it differs from its order; the stopped step looks again
+//
+// What is accepted is remembered for the machine of this serial. Any other difference stops it again. 409 where the step has
+// stopped for something else, or for more than the differences named.
+//
+// Takes a body of the `application/json` content type, and returns a wrapper object for the known response body format(s).
+//
+// Corresponds with POST /v1/servers/{id}/actions/accept (the `AcceptDifferences` operationId).
+func (c *ClientWithResponses) AcceptDifferencesWithResponse(ctx context.Context, id TheServer, body AcceptDifferencesJSONRequestBody, reqEditors ...RequestEditorFn) (*AcceptDifferencesResponse, error) {
+	rsp, err := c.AcceptDifferences(ctx, id, body, reqEditors...)
+	if err != nil {
+		return nil, err
+	}
+	return ParseAcceptDifferencesResponse(rsp)
+}
+
 // SetBMCCredentialWithBodyWithResponse Tell the password that the BMC has now; it is taken up without a restart
 //
 // Takes any type of body and a specified content type, and returns a wrapper object for the known response body format(s).
@@ -19295,6 +19889,19 @@ func (c *ClientWithResponses) BurnInServerWithResponse(ctx context.Context, id T
 		return nil, err
 	}
 	return ParseBurnInServerResponse(rsp)
+}
+
+// ContinueOnboardingWithResponse Let a paused onboarding go on
+//
+// Returns a wrapper object for the known response body format(s).
+//
+// Corresponds with POST /v1/servers/{id}/actions/continue (the `ContinueOnboarding` operationId).
+func (c *ClientWithResponses) ContinueOnboardingWithResponse(ctx context.Context, id TheServer, reqEditors ...RequestEditorFn) (*ContinueOnboardingResponse, error) {
+	rsp, err := c.ContinueOnboarding(ctx, id, reqEditors...)
+	if err != nil {
+		return nil, err
+	}
+	return ParseContinueOnboardingResponse(rsp)
 }
 
 // CordonServerWithBodyWithResponse Keep new jobs off a server or one accelerator of it
@@ -19377,6 +19984,36 @@ func (c *ClientWithResponses) OnboardServerWithResponse(ctx context.Context, id 
 		return nil, err
 	}
 	return ParseOnboardServerResponse(rsp)
+}
+
+// PauseOnboardingWithBodyWithResponse Stop onboarding before a step, where nothing is half done
+//
+// It stands there until it is told to go on, or is aborted. 409 where the step has begun already.
+//
+// Takes any type of body and a specified content type, and returns a wrapper object for the known response body format(s).
+//
+// Corresponds with POST /v1/servers/{id}/actions/pause (the `PauseOnboarding` operationId).
+func (c *ClientWithResponses) PauseOnboardingWithBodyWithResponse(ctx context.Context, id TheServer, contentType string, body io.Reader, reqEditors ...RequestEditorFn) (*PauseOnboardingResponse, error) {
+	rsp, err := c.PauseOnboardingWithBody(ctx, id, contentType, body, reqEditors...)
+	if err != nil {
+		return nil, err
+	}
+	return ParsePauseOnboardingResponse(rsp)
+}
+
+// PauseOnboardingWithResponse Stop onboarding before a step, where nothing is half done
+//
+// It stands there until it is told to go on, or is aborted. 409 where the step has begun already.
+//
+// Takes a body of the `application/json` content type, and returns a wrapper object for the known response body format(s).
+//
+// Corresponds with POST /v1/servers/{id}/actions/pause (the `PauseOnboarding` operationId).
+func (c *ClientWithResponses) PauseOnboardingWithResponse(ctx context.Context, id TheServer, body PauseOnboardingJSONRequestBody, reqEditors ...RequestEditorFn) (*PauseOnboardingResponse, error) {
+	rsp, err := c.PauseOnboarding(ctx, id, body, reqEditors...)
+	if err != nil {
+		return nil, err
+	}
+	return ParsePauseOnboardingResponse(rsp)
 }
 
 // ProtectServerWithResponse Refuse every destructive step on this server
@@ -19573,6 +20210,19 @@ func (c *ClientWithResponses) AskBMCWithResponse(ctx context.Context, id TheServ
 		return nil, err
 	}
 	return ParseAskBMCResponse(rsp)
+}
+
+// ListDifferencesWithResponse In what the machine of this server's serial differs from its order, the newest first, and who accepted what
+//
+// Returns a wrapper object for the known response body format(s).
+//
+// Corresponds with GET /v1/servers/{id}/differences (the `ListDifferences` operationId).
+func (c *ClientWithResponses) ListDifferencesWithResponse(ctx context.Context, id TheServer, reqEditors ...RequestEditorFn) (*ListDifferencesResponse, error) {
+	rsp, err := c.ListDifferences(ctx, id, reqEditors...)
+	if err != nil {
+		return nil, err
+	}
+	return ParseListDifferencesResponse(rsp)
 }
 
 // PreviewInstallWithBodyWithResponse What a server would boot and fetch, without arming it
@@ -22693,6 +23343,39 @@ func ParseAbortOnboardingResponse(rsp *http.Response) (*AbortOnboardingResponse,
 	return response, nil
 }
 
+// ParseAcceptDifferencesResponse parses an HTTP response from a AcceptDifferencesWithResponse call
+func ParseAcceptDifferencesResponse(rsp *http.Response) (*AcceptDifferencesResponse, error) {
+	bodyBytes, err := io.ReadAll(rsp.Body)
+	defer func() { _ = rsp.Body.Close() }()
+	if err != nil {
+		return nil, err
+	}
+
+	response := &AcceptDifferencesResponse{
+		Body:         bodyBytes,
+		HTTPResponse: rsp,
+	}
+
+	switch {
+	case strings.Contains(rsp.Header.Get("Content-Type"), "json") && rsp.StatusCode == 202:
+		var dest ServerAccepted
+		if err := json.Unmarshal(bodyBytes, &dest); err != nil {
+			return nil, err
+		}
+		response.JSON202 = &dest
+
+	case strings.Contains(rsp.Header.Get("Content-Type"), "json") && true:
+		var dest Problem
+		if err := json.Unmarshal(bodyBytes, &dest); err != nil {
+			return nil, err
+		}
+		response.ApplicationproblemJSONDefault = &dest
+
+	}
+
+	return response, nil
+}
+
 // ParseSetBMCCredentialResponse parses an HTTP response from a SetBMCCredentialWithResponse call
 func ParseSetBMCCredentialResponse(rsp *http.Response) (*SetBMCCredentialResponse, error) {
 	bodyBytes, err := io.ReadAll(rsp.Body)
@@ -22792,6 +23475,39 @@ func ParseBurnInServerResponse(rsp *http.Response) (*BurnInServerResponse, error
 	return response, nil
 }
 
+// ParseContinueOnboardingResponse parses an HTTP response from a ContinueOnboardingWithResponse call
+func ParseContinueOnboardingResponse(rsp *http.Response) (*ContinueOnboardingResponse, error) {
+	bodyBytes, err := io.ReadAll(rsp.Body)
+	defer func() { _ = rsp.Body.Close() }()
+	if err != nil {
+		return nil, err
+	}
+
+	response := &ContinueOnboardingResponse{
+		Body:         bodyBytes,
+		HTTPResponse: rsp,
+	}
+
+	switch {
+	case strings.Contains(rsp.Header.Get("Content-Type"), "json") && rsp.StatusCode == 202:
+		var dest ServerAccepted
+		if err := json.Unmarshal(bodyBytes, &dest); err != nil {
+			return nil, err
+		}
+		response.JSON202 = &dest
+
+	case strings.Contains(rsp.Header.Get("Content-Type"), "json") && true:
+		var dest Problem
+		if err := json.Unmarshal(bodyBytes, &dest); err != nil {
+			return nil, err
+		}
+		response.ApplicationproblemJSONDefault = &dest
+
+	}
+
+	return response, nil
+}
+
 // ParseCordonServerResponse parses an HTTP response from a CordonServerWithResponse call
 func ParseCordonServerResponse(rsp *http.Response) (*CordonServerResponse, error) {
 	bodyBytes, err := io.ReadAll(rsp.Body)
@@ -22867,6 +23583,39 @@ func ParseOnboardServerResponse(rsp *http.Response) (*OnboardServerResponse, err
 	}
 
 	response := &OnboardServerResponse{
+		Body:         bodyBytes,
+		HTTPResponse: rsp,
+	}
+
+	switch {
+	case strings.Contains(rsp.Header.Get("Content-Type"), "json") && rsp.StatusCode == 202:
+		var dest ServerAccepted
+		if err := json.Unmarshal(bodyBytes, &dest); err != nil {
+			return nil, err
+		}
+		response.JSON202 = &dest
+
+	case strings.Contains(rsp.Header.Get("Content-Type"), "json") && true:
+		var dest Problem
+		if err := json.Unmarshal(bodyBytes, &dest); err != nil {
+			return nil, err
+		}
+		response.ApplicationproblemJSONDefault = &dest
+
+	}
+
+	return response, nil
+}
+
+// ParsePauseOnboardingResponse parses an HTTP response from a PauseOnboardingWithResponse call
+func ParsePauseOnboardingResponse(rsp *http.Response) (*PauseOnboardingResponse, error) {
+	bodyBytes, err := io.ReadAll(rsp.Body)
+	defer func() { _ = rsp.Body.Close() }()
+	if err != nil {
+		return nil, err
+	}
+
+	response := &PauseOnboardingResponse{
 		Body:         bodyBytes,
 		HTTPResponse: rsp,
 	}
@@ -23208,6 +23957,39 @@ func ParseAskBMCResponse(rsp *http.Response) (*AskBMCResponse, error) {
 			return nil, err
 		}
 		response.JSON202 = &dest
+
+	case strings.Contains(rsp.Header.Get("Content-Type"), "json") && true:
+		var dest Problem
+		if err := json.Unmarshal(bodyBytes, &dest); err != nil {
+			return nil, err
+		}
+		response.ApplicationproblemJSONDefault = &dest
+
+	}
+
+	return response, nil
+}
+
+// ParseListDifferencesResponse parses an HTTP response from a ListDifferencesWithResponse call
+func ParseListDifferencesResponse(rsp *http.Response) (*ListDifferencesResponse, error) {
+	bodyBytes, err := io.ReadAll(rsp.Body)
+	defer func() { _ = rsp.Body.Close() }()
+	if err != nil {
+		return nil, err
+	}
+
+	response := &ListDifferencesResponse{
+		Body:         bodyBytes,
+		HTTPResponse: rsp,
+	}
+
+	switch {
+	case strings.Contains(rsp.Header.Get("Content-Type"), "json") && rsp.StatusCode == 200:
+		var dest DifferenceList
+		if err := json.Unmarshal(bodyBytes, &dest); err != nil {
+			return nil, err
+		}
+		response.JSON200 = &dest
 
 	case strings.Contains(rsp.Header.Get("Content-Type"), "json") && true:
 		var dest Problem

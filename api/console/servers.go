@@ -86,6 +86,8 @@ type serverDetail struct {
 	Cordons []schema.Cordon
 	Faults  []schema.Fault
 	Repairs []schema.Repair
+	// Differences are those of its serial from the order.
+	Differences []schema.Difference
 	// Breakers hold faults of the server back.
 	Breakers []schema.Breaker
 }
@@ -119,6 +121,25 @@ func (d serverDetail) burnInClass() string {
 func (d serverDetail) stopped() bool { return stopped(d.Server) }
 
 func stopped(s contract.Server) bool { return s.Failure != nil && s.Phase == schema.PhaseOnboarding }
+
+// toAccept are the differences that stop it now, and may be accepted.
+func (d serverDetail) toAccept() (open []schema.Difference) {
+	for _, x := range d.Differences {
+		if d.stopped() && x.There && x.AcceptedAt == 0 && x.Step == d.Failure.Step {
+			open = append(open, x)
+		}
+	}
+	return open
+}
+
+// toCome are the steps before which a running onboarding can still be stopped.
+func (d serverDetail) toCome() []schema.Step {
+	return schema.Steps[slices.Index(schema.Steps, d.Step)+1:]
+}
+
+func (d serverDetail) pausable() bool {
+	return d.Phase == schema.PhaseOnboarding && d.Pause == nil && (d.Step != schema.StepRegister || d.Failure != nil)
+}
 
 // slot says an accelerator's id as people know it.
 func (d serverDetail) slot(id string) string {
@@ -154,6 +175,11 @@ func (v *visit) server(id string) (d serverDetail, err error) {
 	if err != nil {
 		return d, err
 	}
+	differ, err := call.Do[contract.DifferenceList](v.api.ListDifferences(ctx, d.Id))
+	if err != nil {
+		return d, err
+	}
+	d.Differences = differ.Items
 	if v.may("GET", "/v1/health/breakers") {
 		l, err := call.Do[contract.BreakerList](v.api.ListBreakers(ctx, &contract.ListBreakersParams{}))
 		if err != nil {
@@ -182,6 +208,15 @@ func (v *visit) showServer(id string, n *notice) {
 	if d.stopped() {
 		shape += "-stopped-" + string(d.Failure.Step)
 	}
+	if d.Pause != nil {
+		shape += "-paused"
+	}
+	if d.pausable() {
+		shape += "-pausable-" + string(d.Step)
+	}
+	for _, x := range d.toAccept() {
+		shape += "-" + x.ID
+	}
 	if d.cordoned() {
 		shape += "-cordoned"
 	}
@@ -203,6 +238,13 @@ func serverDo(v *visit) {
 		"skip": func() (*http.Response, error) {
 			return v.api.SkipStep(ctx, id, contract.SkipStep{Step: schema.Step(v.r.PostFormValue("step")), Reason: reason})
 		},
+		"accept": func() (*http.Response, error) {
+			return v.api.AcceptDifferences(ctx, id, contract.AcceptDifferences{Reason: reason, Differences: v.r.PostForm["difference"]})
+		},
+		"pause": func() (*http.Response, error) {
+			return v.api.PauseOnboarding(ctx, id, contract.PauseOnboarding{Before: schema.Step(v.r.PostFormValue("before")), Reason: reason})
+		},
+		"continue":  func() (*http.Response, error) { return v.api.ContinueOnboarding(ctx, id) },
 		"abort":     func() (*http.Response, error) { return v.api.AbortOnboarding(ctx, id) },
 		"cordon":    func() (*http.Response, error) { return v.api.CordonServer(ctx, id, contract.NewCordon{Reason: reason}) },
 		"uncordon":  func() (*http.Response, error) { return v.api.UncordonServer(ctx, id, contract.Uncordon{}) },

@@ -38,6 +38,15 @@ type AcceleratorList struct {
 	Next  string        `json:"next,omitempty"`
 }
 
+// AcceptDifferences defines model for AcceptDifferences.
+type AcceptDifferences struct {
+	// Differences Ids of those that were looked at; where others stand, nothing is accepted. Absent = all that stopped the step
+	Differences []string `json:"differences,omitempty"`
+
+	// Reason Kept in the audit
+	Reason string `json:"reason"`
+}
+
 // AccountChange What is absent stays as it is
 type AccountChange struct {
 	// IdleReclaimMs A job that does nothing for as long is stopped, having been told; 0 = never, -1 = what holds above it
@@ -358,6 +367,14 @@ type DeliveryState = schema.DeliveryState
 
 // Dependency defines model for Dependency.
 type Dependency = schema.Dependency
+
+// Difference defines model for Difference.
+type Difference = schema.Difference
+
+// DifferenceList defines model for DifferenceList.
+type DifferenceList struct {
+	Items []Difference `json:"items"`
+}
 
 // Document Any JSON
 type Document = json.RawMessage
@@ -1194,6 +1211,18 @@ type Overview struct {
 	Servers map[string]int `json:"servers"`
 }
 
+// Pause A person wants the onboarding to stop before a step
+type Pause = schema.Pause
+
+// PauseOnboarding defines model for PauseOnboarding.
+type PauseOnboarding struct {
+	// Before Absent = before the next step
+	Before schema.Step `json:"before,omitempty"`
+
+	// Reason Kept in the audit
+	Reason string `json:"reason"`
+}
+
 // Phase defines model for Phase.
 type Phase = schema.Phase
 
@@ -1402,13 +1431,16 @@ type Server struct {
 	Model        string   `json:"model"`
 	Name         string   `json:"name"`
 	NvlinkDomain string   `json:"nvlink_domain"`
-	Phase        Phase    `json:"phase"`
-	Product      string   `json:"product"`
-	Profile      string   `json:"profile"`
-	Protected    bool     `json:"protected"`
-	Rack         string   `json:"rack"`
-	Region       string   `json:"region"`
-	Serial       string   `json:"serial"`
+
+	// Pause A person wants the onboarding to stop before a step
+	Pause     *Pause `json:"pause,omitempty"`
+	Phase     Phase  `json:"phase"`
+	Product   string `json:"product"`
+	Profile   string `json:"profile"`
+	Protected bool   `json:"protected"`
+	Rack      string `json:"rack"`
+	Region    string `json:"region"`
+	Serial    string `json:"serial"`
 
 	// Shared Why jobs on it are not kept apart, as its agent says: they run as one user. Then only one tenant's jobs are on it at a time, unless jobs.mixed_tenants allows more. Absent = they are kept apart
 	Shared *string `json:"shared,omitempty"`
@@ -2154,6 +2186,9 @@ type EnrollServerJSONRequestBody = NewServer
 // EnrollServersJSONRequestBody defines body for EnrollServers for application/json ContentType.
 type EnrollServersJSONRequestBody = NewServers
 
+// AcceptDifferencesJSONRequestBody defines body for AcceptDifferences for application/json ContentType.
+type AcceptDifferencesJSONRequestBody = AcceptDifferences
+
 // SetBMCCredentialJSONRequestBody defines body for SetBMCCredential for application/json ContentType.
 type SetBMCCredentialJSONRequestBody = BMCCredential
 
@@ -2168,6 +2203,9 @@ type DrainServerJSONRequestBody = Why
 
 // OnboardServerJSONRequestBody defines body for OnboardServer for application/json ContentType.
 type OnboardServerJSONRequestBody = OnboardOptions
+
+// PauseOnboardingJSONRequestBody defines body for PauseOnboarding for application/json ContentType.
+type PauseOnboardingJSONRequestBody = PauseOnboarding
 
 // ReinstallServerJSONRequestBody defines body for ReinstallServer for application/json ContentType.
 type ReinstallServerJSONRequestBody = Reinstall

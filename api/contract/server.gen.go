@@ -235,6 +235,9 @@ type ServerInterface interface {
 	// AbortOnboarding Stop onboarding and undo what it did
 	// (POST /v1/servers/{id}/actions/abort)
 	AbortOnboarding(c *gin.Context, id TheServer)
+	// AcceptDifferences Take a server as it is where it differs from its order; the stopped step looks again
+	// (POST /v1/servers/{id}/actions/accept)
+	AcceptDifferences(c *gin.Context, id TheServer)
 	// SetBMCCredential Tell the password that the BMC has now; it is taken up without a restart
 	// (POST /v1/servers/{id}/actions/bmc-credential)
 	SetBMCCredential(c *gin.Context, id TheServer)
@@ -244,6 +247,9 @@ type ServerInterface interface {
 	// BurnInServer Take a server that holds no job out of the pool and prove its accelerators
 	// (POST /v1/servers/{id}/actions/burn-in)
 	BurnInServer(c *gin.Context, id TheServer)
+	// ContinueOnboarding Let a paused onboarding go on
+	// (POST /v1/servers/{id}/actions/continue)
+	ContinueOnboarding(c *gin.Context, id TheServer)
 	// CordonServer Keep new jobs off a server or one accelerator of it
 	// (POST /v1/servers/{id}/actions/cordon)
 	CordonServer(c *gin.Context, id TheServer)
@@ -253,6 +259,9 @@ type ServerInterface interface {
 	// OnboardServer Start onboarding
 	// (POST /v1/servers/{id}/actions/onboard)
 	OnboardServer(c *gin.Context, id TheServer)
+	// PauseOnboarding Stop onboarding before a step, where nothing is half done
+	// (POST /v1/servers/{id}/actions/pause)
+	PauseOnboarding(c *gin.Context, id TheServer)
 	// ProtectServer Refuse every destructive step on this server
 	// (POST /v1/servers/{id}/actions/protect)
 	ProtectServer(c *gin.Context, id TheServer)
@@ -283,6 +292,9 @@ type ServerInterface interface {
 	// AskBMC Ask something of the BMC; a worker of the server's site does it
 	// (POST /v1/servers/{id}/bmc/acts)
 	AskBMC(c *gin.Context, id TheServer)
+	// ListDifferences In what the machine of this server's serial differs from its order, the newest first, and who accepted what
+	// (GET /v1/servers/{id}/differences)
+	ListDifferences(c *gin.Context, id TheServer)
 	// PreviewInstall What a server would boot and fetch, without arming it
 	// (POST /v1/servers/{id}/install-preview)
 	PreviewInstall(c *gin.Context, id TheServer)
@@ -2652,6 +2664,31 @@ func (siw *ServerInterfaceWrapper) AbortOnboarding(c *gin.Context) {
 	siw.Handler.AbortOnboarding(c, id)
 }
 
+// AcceptDifferences operation middleware
+func (siw *ServerInterfaceWrapper) AcceptDifferences(c *gin.Context) {
+
+	var err error
+	_ = err
+
+	// ------------- Path parameter "id" -------------
+	var id TheServer
+
+	err = runtime.BindStyledParameterWithOptions("simple", "id", c.Param("id"), &id, runtime.BindStyledParameterOptions{ParamLocation: runtime.ParamLocationPath, Explode: false, Required: true, Type: "string", Format: "", ValueIsUnescaped: true})
+	if err != nil {
+		siw.ErrorHandler(c, fmt.Errorf("Invalid format for parameter id: %w", err), http.StatusBadRequest)
+		return
+	}
+
+	for _, middleware := range siw.HandlerMiddlewares {
+		middleware(c)
+		if c.IsAborted() {
+			return
+		}
+	}
+
+	siw.Handler.AcceptDifferences(c, id)
+}
+
 // SetBMCCredential operation middleware
 func (siw *ServerInterfaceWrapper) SetBMCCredential(c *gin.Context) {
 
@@ -2727,6 +2764,31 @@ func (siw *ServerInterfaceWrapper) BurnInServer(c *gin.Context) {
 	siw.Handler.BurnInServer(c, id)
 }
 
+// ContinueOnboarding operation middleware
+func (siw *ServerInterfaceWrapper) ContinueOnboarding(c *gin.Context) {
+
+	var err error
+	_ = err
+
+	// ------------- Path parameter "id" -------------
+	var id TheServer
+
+	err = runtime.BindStyledParameterWithOptions("simple", "id", c.Param("id"), &id, runtime.BindStyledParameterOptions{ParamLocation: runtime.ParamLocationPath, Explode: false, Required: true, Type: "string", Format: "", ValueIsUnescaped: true})
+	if err != nil {
+		siw.ErrorHandler(c, fmt.Errorf("Invalid format for parameter id: %w", err), http.StatusBadRequest)
+		return
+	}
+
+	for _, middleware := range siw.HandlerMiddlewares {
+		middleware(c)
+		if c.IsAborted() {
+			return
+		}
+	}
+
+	siw.Handler.ContinueOnboarding(c, id)
+}
+
 // CordonServer operation middleware
 func (siw *ServerInterfaceWrapper) CordonServer(c *gin.Context) {
 
@@ -2800,6 +2862,31 @@ func (siw *ServerInterfaceWrapper) OnboardServer(c *gin.Context) {
 	}
 
 	siw.Handler.OnboardServer(c, id)
+}
+
+// PauseOnboarding operation middleware
+func (siw *ServerInterfaceWrapper) PauseOnboarding(c *gin.Context) {
+
+	var err error
+	_ = err
+
+	// ------------- Path parameter "id" -------------
+	var id TheServer
+
+	err = runtime.BindStyledParameterWithOptions("simple", "id", c.Param("id"), &id, runtime.BindStyledParameterOptions{ParamLocation: runtime.ParamLocationPath, Explode: false, Required: true, Type: "string", Format: "", ValueIsUnescaped: true})
+	if err != nil {
+		siw.ErrorHandler(c, fmt.Errorf("Invalid format for parameter id: %w", err), http.StatusBadRequest)
+		return
+	}
+
+	for _, middleware := range siw.HandlerMiddlewares {
+		middleware(c)
+		if c.IsAborted() {
+			return
+		}
+	}
+
+	siw.Handler.PauseOnboarding(c, id)
 }
 
 // ProtectServer operation middleware
@@ -3050,6 +3137,31 @@ func (siw *ServerInterfaceWrapper) AskBMC(c *gin.Context) {
 	}
 
 	siw.Handler.AskBMC(c, id)
+}
+
+// ListDifferences operation middleware
+func (siw *ServerInterfaceWrapper) ListDifferences(c *gin.Context) {
+
+	var err error
+	_ = err
+
+	// ------------- Path parameter "id" -------------
+	var id TheServer
+
+	err = runtime.BindStyledParameterWithOptions("simple", "id", c.Param("id"), &id, runtime.BindStyledParameterOptions{ParamLocation: runtime.ParamLocationPath, Explode: false, Required: true, Type: "string", Format: "", ValueIsUnescaped: true})
+	if err != nil {
+		siw.ErrorHandler(c, fmt.Errorf("Invalid format for parameter id: %w", err), http.StatusBadRequest)
+		return
+	}
+
+	for _, middleware := range siw.HandlerMiddlewares {
+		middleware(c)
+		if c.IsAborted() {
+			return
+		}
+	}
+
+	siw.Handler.ListDifferences(c, id)
 }
 
 // PreviewInstall operation middleware
@@ -4037,6 +4149,10 @@ func RegisterHandlersWithOptions(router gin.IRouter, si ServerInterface, options
 	router.POST(options.BaseURL+"/v1/servers/:id/actions/retry", wrapper.RetryStep)
 	router.POST(options.BaseURL+"/v1/servers/:id/actions/skip", wrapper.SkipStep)
 	router.POST(options.BaseURL+"/v1/servers/:id/actions/abort", wrapper.AbortOnboarding)
+	router.POST(options.BaseURL+"/v1/servers/:id/actions/accept", wrapper.AcceptDifferences)
+	router.GET(options.BaseURL+"/v1/servers/:id/differences", wrapper.ListDifferences)
+	router.POST(options.BaseURL+"/v1/servers/:id/actions/pause", wrapper.PauseOnboarding)
+	router.POST(options.BaseURL+"/v1/servers/:id/actions/continue", wrapper.ContinueOnboarding)
 	router.POST(options.BaseURL+"/v1/servers/:id/actions/cordon", wrapper.CordonServer)
 	router.POST(options.BaseURL+"/v1/servers/:id/actions/uncordon", wrapper.UncordonServer)
 	router.POST(options.BaseURL+"/v1/servers/:id/actions/drain", wrapper.DrainServer)

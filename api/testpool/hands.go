@@ -60,6 +60,9 @@ func (p *Pool) begun(v schema.Server, err error) error {
 
 func (p *Pool) onboard(ctx context.Context, v schema.Server) error {
 	for _, step := range schema.Steps {
+		if on, err := p.hold(ctx, v, step); err != nil || !on {
+			return err
+		}
 		if step == schema.StepRegister {
 			return p.Store.FinishOnboarding(ctx, v.ID, v.Attempt)
 		}
@@ -70,6 +73,20 @@ func (p *Pool) onboard(ctx context.Context, v schema.Server) error {
 			if step == schema.StepProvision && try == 1 {
 				if err := p.phoneHome(ctx, v); err != nil {
 					return err
+				}
+			}
+			if step == schema.StepInspect && strings.HasPrefix(v.Serial, LessMemory) {
+				if out, err := p.inspect(ctx, v); err != nil || out.Failure != nil {
+					if err == nil {
+						err = p.Store.FailStep(ctx, v.ID, v.Attempt, step, string(out.Failure.Code), out.Failure.Text, true)
+					}
+					if err != nil {
+						return err
+					}
+					if verb, ok := p.resume(v.ID); !ok || verb != "retry" {
+						return nil
+					}
+					continue
 				}
 			}
 			if step != schema.StepBurnIn || try > 1 || !strings.HasPrefix(v.Serial, BadSerial) {
@@ -100,6 +117,60 @@ func (p *Pool) onboard(ctx context.Context, v schema.Server) error {
 	return nil
 }
 
+// LessMemory begins the serial of a server that has less memory than was ordered.
+const LessMemory = "LESS"
+
+func (p *Pool) inspect(ctx context.Context, v schema.Server) (schema.StepOutcome, error) {
+	open, accepted, err := p.Store.WeighDifferences(ctx, v.ID, v.Attempt, schema.StepInspect, []schema.Difference{{Item: "memory-by-bmc", Ordered: "2048 GiB", Found: "1984 GiB", Words: "the BMC shows 1984 GiB of the 2048 GiB of memory ordered"}})
+	return schema.Weighed("power on", open, accepted), err
+}
+
+// hold stands before a step for as long as it is to; false where the onboarding ends there.
+func (p *Pool) hold(ctx context.Context, v schema.Server, before schema.Step) (bool, error) {
+	now, err := p.Store.Server(ctx, v.ID)
+	if err != nil || now.Pause.At == 0 || now.Pause.Before != "" && now.Pause.Before != before {
+		return err == nil, err
+	}
+	if err := p.Store.HoldOnboarding(ctx, v.ID, v.Attempt); err != nil {
+		return false, err
+	}
+	switch verb, ok := p.resume(v.ID); {
+	case !ok:
+		return false, nil
+	case verb == "abort":
+		return false, p.Store.AbortOnboarding(ctx, v.ID, v.Attempt, "operator", "aborted")
+	}
+	return true, nil
+}
+
+// AcceptDifferences takes the server as it is, and the step looks again.
+func (p *Pool) AcceptDifferences(ctx context.Context, s schema.Server, ids []string, reason, by string) error {
+	if err := p.Store.AcceptDifferences(ctx, s.ID, s.Attempt, ids, reason, by); err != nil {
+		return err
+	}
+	return p.answer(ctx, s, "retry")
+}
+
+// PauseOnboarding is held at the next step.
+func (p *Pool) PauseOnboarding(ctx context.Context, s schema.Server, before schema.Step, reason, by string) error {
+	return p.Store.PauseOnboarding(ctx, s.ID, s.Attempt, schema.Pause{Before: before, Reason: reason, By: by})
+}
+
+// ContinueOnboarding lets it go on.
+func (p *Pool) ContinueOnboarding(ctx context.Context, s schema.Server, by string) error {
+	v, err := p.Store.Server(ctx, s.ID)
+	if err != nil {
+		return err
+	}
+	if v.Pause.At == 0 {
+		return schema.Conflict("the onboarding is not paused", "see the server's steps")
+	}
+	if err := p.Store.ContinueOnboarding(ctx, s.ID, s.Attempt, by); err != nil || v.Pause.HeldAt == 0 {
+		return err
+	}
+	return p.tell(s, "continue")
+}
+
 // resume waits for the operator's verb; false where the pool has ended.
 func (p *Pool) resume(server string) (string, bool) {
 	p.mu.Lock()
@@ -118,9 +189,13 @@ func (p *Pool) answer(ctx context.Context, s schema.Server, verb string) error {
 	if err != nil {
 		return err
 	}
-	if v.Phase != schema.PhaseOnboarding || v.FailureCode == "" {
+	if v.Phase != schema.PhaseOnboarding || v.FailureCode == "" && (v.Pause.HeldAt == 0 || verb != "abort") {
 		return schema.Conflict("server "+v.Name+" has no stopped step", "there is nothing to "+strings.Fields(verb)[0])
 	}
+	return p.tell(v, verb)
+}
+
+func (p *Pool) tell(v schema.Server, verb string) error {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	select {

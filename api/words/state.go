@@ -30,6 +30,35 @@ func Phase(p schema.Phase) string {
 	return string(p)
 }
 
+// PausedBefore says before which step an onboarding is to stop.
+func PausedBefore(step schema.Step) string {
+	if step == "" {
+		return "its next step"
+	}
+	return string(step)
+}
+
+// Paused says who stopped an onboarding, where, and why.
+func Paused(p schema.Pause, now schema.Instant) string {
+	if p.HeldAt == 0 {
+		return fmt.Sprintf("is to stop before %s, by %s: %s", PausedBefore(p.Before), p.By, p.Reason)
+	}
+	return fmt.Sprintf("is paused before %s since %s, by %s: %s", PausedBefore(p.Before), Clock(p.HeldAt, now), p.By, p.Reason)
+}
+
+// Differs says what is with a difference of a server from its order.
+func Differs(d schema.Difference, now schema.Instant) string {
+	switch {
+	case d.AcceptedAt != 0 && d.There:
+		return fmt.Sprintf("accepted by %s %s: %s", d.AcceptedBy, Ago(d.AcceptedAt, now), d.Reason)
+	case d.AcceptedAt != 0:
+		return fmt.Sprintf("not seen any more; accepted by %s %s: %s", d.AcceptedBy, Ago(d.AcceptedAt, now), d.Reason)
+	case d.There:
+		return "stops the onboarding until it is put right or accepted"
+	}
+	return "not seen any more"
+}
+
 // Repair says what a repair waits for.
 func Repair(r schema.Repair) string {
 	switch r.State {

@@ -190,8 +190,12 @@ func (tx *Tx) markProven(v schema.Server, why string) error {
 			return err
 		}
 	}
-	if there < v.Accelerators {
-		return schema.Unsafe(fmt.Sprintf("server %s shows %d of the %d accelerators ordered", v.Name, there, v.Accelerators), "find the missing one, or correct the order")
+	want, err := expected(tx, v)
+	if err != nil {
+		return err
+	}
+	if there < want {
+		return schema.Unsafe(fmt.Sprintf("server %s shows %d of the %d accelerators ordered", v.Name, there, want), "find the missing one, or correct the order")
 	}
 	return nil
 }

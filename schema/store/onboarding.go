@@ -41,6 +41,9 @@ func (s *Store) BeginReinstall(ctx context.Context, server, profile, reason, by 
 			return err
 		}
 		if v.Phase != schema.PhaseAvailable && v.Phase != schema.PhaseDraining {
+			if v.Pause.HeldAt != 0 {
+				return schema.Conflict(fmt.Sprintf("server %s is onboarding, and held before a step by %s", v.Name, v.Pause.By), "let it go on, or abort it: it is then enrolled, and can be onboarded")
+			}
 			return schema.Conflict(fmt.Sprintf("server %s is %s", v.Name, v.Phase), "a server that is available, or draining and without jobs, is installed again; an enrolled one is onboarded")
 		}
 		var open int64

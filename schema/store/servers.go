@@ -274,7 +274,7 @@ func (tx *Tx) setPhase(v *schema.Server, to schema.Phase, by, why string) error 
 	}
 	from := v.Phase
 	v.Phase = to
-	v.FailureCode, v.FailureText, v.FailureRetryable = "", "", false
+	v.FailureCode, v.FailureText, v.FailureRetryable, v.Pause = "", "", false, schema.Pause{}
 	tx.Emit(schema.Event{Kind: schema.EventServerPhase, Subject: v.ID, Server: v.ID, By: by}, map[string]any{"from": from, "to": to, "why": why, "attempt": v.Attempt})
 	return tx.saveServer(v)
 }

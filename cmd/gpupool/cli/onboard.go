@@ -225,6 +225,81 @@ func (a *app) serverSkip() *cobra.Command {
 	return cmd
 }
 
+func (a *app) serverAccept() *cobra.Command {
+	var detach bool
+	var reason string
+	cmd := &cobra.Command{
+		Use: "accept NAME --reason TEXT", Short: "Take a server as it is where it differs from its order, and watch", Args: exactly("NAME"),
+		Long: `Take a server as it is where it differs from its order: the stopped step looks again and goes on if that is all. What was
+accepted is remembered for the machine of this serial and shown with it (gpupool server show); any other difference stops it again.
+Only a difference is accepted, never a fault: a device that fails its test or can't be read is repaired.`,
+		Example: `  gpupool server accept r12s03 --reason "one DIMM is on order, case 4711"`,
+		RunE: func(cmd *cobra.Command, args []string) error {
+			return a.resume(cmd, args[0], detach, "is taken as it is", func(ctx context.Context, c *client.Client) (contract.Server, error) {
+				// What stands now is what is accepted: a difference that shows up in between is not.
+				l, err := call.Do[contract.DifferenceList](c.ListDifferences(ctx, args[0]))
+				if err != nil {
+					return contract.Server{}, err
+				}
+				in := contract.AcceptDifferences{Reason: reason}
+				for _, d := range l.Items {
+					if d.There && d.AcceptedAt == 0 {
+						in.Differences = append(in.Differences, d.ID)
+						fmt.Fprintf(cmd.ErrOrStderr(), "Accepting: %s\n", words.Printable(d.Words, true))
+					}
+				}
+				return call.Do[contract.Server](c.AcceptDifferences(ctx, args[0], in))
+			})
+		},
+	}
+	cmd.Flags().BoolVar(&detach, "detach", false, "return at once")
+	cmd.Flags().StringVar(&reason, "reason", "", "why this is right; kept in the audit (required)")
+	required(cmd, "reason")
+	return cmd
+}
+
+func (a *app) serverPause() *cobra.Command {
+	var in contract.PauseOnboarding
+	var before string
+	cmd := &cobra.Command{
+		Use: "pause NAME --reason TEXT", Short: "Stop an onboarding before a step, where nothing is half done", Args: exactly("NAME"),
+		Long: `Stop an onboarding before a step: the next one, or the one that --before names. The step that runs is done first. It stands
+there, whatever is restarted meanwhile, until gpupool server continue or abort.`,
+		Example: `  gpupool server pause r12s03 --before burn-in --reason "waits for its InfiniBand cables"
+  gpupool server continue r12s03`,
+		RunE: func(cmd *cobra.Command, args []string) error {
+			c, err := a.connect()
+			if err != nil {
+				return err
+			}
+			in.Before = schema.Step(before)
+			s, err := call.Do[contract.Server](c.PauseOnboarding(cmd.Context(), args[0], in))
+			if err != nil {
+				return err
+			}
+			return a.said(cmd, s, "The onboarding of %s stops before %s. It goes on with: gpupool server continue %s", s.Name, words.PausedBefore(in.Before), s.Name)
+		},
+	}
+	cmd.Flags().StringVar(&before, "before", "", "the step; nothing = the next")
+	cmd.Flags().StringVar(&in.Reason, "reason", "", "why; shown to everyone who looks (required)")
+	required(cmd, "reason")
+	return cmd
+}
+
+func (a *app) serverContinue() *cobra.Command {
+	var detach bool
+	cmd := &cobra.Command{
+		Use: "continue NAME", Short: "Let a paused onboarding go on, and watch", Args: exactly("NAME"),
+		RunE: func(cmd *cobra.Command, args []string) error {
+			return a.resume(cmd, args[0], detach, "goes on", func(ctx context.Context, c *client.Client) (contract.Server, error) {
+				return call.Do[contract.Server](c.ContinueOnboarding(ctx, args[0]))
+			})
+		},
+	}
+	cmd.Flags().BoolVar(&detach, "detach", false, "return at once")
+	return cmd
+}
+
 // resume acts on a stopped onboarding and goes back to watching it.
 func (a *app) resume(cmd *cobra.Command, name string, detach bool, said string, act func(context.Context, *client.Client) (contract.Server, error)) error {
 	c, err := a.connect()
@@ -346,7 +421,8 @@ func (w *watch) read(f *followed) error {
 	f.starting = false
 	// The server may be read before the verb took hold and the steps after: only a later failure than the answered one counts.
 	stopped := s.Failure != nil && (f.stale.IsZero() || lastFailure(f.steps) > f.stale)
-	f.over = stopped || s.Phase != schema.PhaseOnboarding
+	held := s.Pause != nil && s.Pause.HeldAt != 0
+	f.over = stopped || held || s.Phase != schema.PhaseOnboarding
 	return nil
 }
 
@@ -395,7 +471,7 @@ func (w *watch) wait() error {
 	_, err := again(w.cmd, func() (contract.EventList, error) {
 		l, err := call.Do[contract.EventList](w.c.ListEvents(w.cmd.Context(), &contract.ListEventsParams{
 			After: &w.cursor, Wait: opt(patience.String()), Limit: opt(1000),
-			Kind: &[]string{string(schema.EventServerStep), string(schema.EventServerPhase), string(schema.EventServerFailure)},
+			Kind: &[]string{string(schema.EventServerStep), string(schema.EventServerPhase), string(schema.EventServerFailure), string(schema.EventServerPause)},
 		}))
 		if err == nil {
 			w.cursor = l.Next
@@ -447,6 +523,9 @@ func (w *watch) end() error {
 			for _, verb := range strings.Split(remedy(s), "\n") {
 				fmt.Fprintln(out, "  "+verb)
 			}
+		case s.Pause != nil:
+			stopped++
+			fmt.Fprintf(out, "\n%s %s\n  gpupool server continue %s\n  gpupool server abort %s\n", s.Name, words.Paused(*s.Pause, nowInstant()), s.Name, s.Name)
 		default:
 			stopped++
 			fmt.Fprintf(out, "\n%s is %s: %s\n", s.Name, s.Phase, words.Phase(s.Phase))

@@ -22,7 +22,7 @@ import (
 func (a *app) server() *cobra.Command {
 	return group("server", "Enrol servers, onboard them, keep jobs off them",
 		a.serverList(), a.serverEnroll(), a.serverShow(), a.serverOnboard(), a.serverWatch(),
-		a.serverRetry(), a.serverSkip(), a.serverAbort(), a.serverReinstall(),
+		a.serverRetry(), a.serverSkip(), a.serverAccept(), a.serverPause(), a.serverContinue(), a.serverAbort(), a.serverReinstall(),
 		a.serverCordon(), a.serverUncordon(), a.serverDrain(), a.serverUndrain(), a.serverBurnIn(),
 		a.serverFlag("protect", "Refuse every destructive step on a server", true),
 		a.serverFlag("unprotect", "Allow destructive steps on a server again", false))
@@ -259,6 +259,8 @@ func whatServersNeed(cmd *cobra.Command, c *client.Client) (func(contract.Server
 			return "gpupool server onboard " + s.Name
 		case s.Phase == schema.PhaseOnboarding && s.Failure != nil:
 			return "gpupool server retry " + s.Name
+		case s.Pause != nil && s.Pause.HeldAt != 0:
+			return "gpupool server continue " + s.Name
 		case waiting[s.Id]:
 			return "gpupool repair list --server " + s.Name
 		case s.Failure != nil:
@@ -325,13 +327,17 @@ func (a *app) serverShow() *cobra.Command {
 			if err != nil {
 				return err
 			}
-			showServer(w, s, steps, acc.Items, cordons.Items, faults.Items, held[s.Id])
+			differ, err := call.Do[contract.DifferenceList](c.ListDifferences(ctx, s.Id))
+			if err != nil {
+				return err
+			}
+			showServer(w, s, steps, acc.Items, cordons.Items, faults.Items, held[s.Id], differ.Items)
 			return nil
 		},
 	}
 }
 
-func showServer(w io.Writer, s contract.Server, steps contract.StepList, acc []schema.Accelerator, cordons []schema.Cordon, faults []schema.Fault, held []schema.Breaker) {
+func showServer(w io.Writer, s contract.Server, steps contract.StepList, acc []schema.Accelerator, cordons []schema.Cordon, faults []schema.Fault, held []schema.Breaker, differ []schema.Difference) {
 	now := nowInstant()
 	f := fields{w}
 	f.put("Name", s.Name+"  ("+s.Id+")")
@@ -357,6 +363,13 @@ func showServer(w io.Writer, s contract.Server, steps contract.StepList, acc []s
 		case s.Phase == schema.PhaseRepairing || s.Phase == schema.PhaseDraining && len(faults) > 0:
 			f.put("What to do", "gpupool repair list --server "+s.Name)
 		}
+	}
+	if s.Pause != nil {
+		f.put("Paused", words.Paused(*s.Pause, now))
+		f.put("What to do", "gpupool server continue "+s.Name)
+	}
+	for _, d := range differ {
+		f.put("Differs", fmt.Sprintf("%s: %s in the place of %s; %s", d.Item, d.Found, d.Ordered, words.Differs(d, now)))
 	}
 	for _, b := range held {
 		f.put("Held back", fmt.Sprintf("faults are not acted on since %s, because %s (breaker %q)", words.Clock(b.OpenedAt, now), b.Why, b.Scope))
@@ -446,6 +459,9 @@ func remedy(s contract.Server) string {
 		return "gpupool repair show " + s.Name
 	}
 	out := []string{"gpupool server retry " + s.Name, "gpupool server abort " + s.Name}
+	if s.Failure.Code == string(schema.FailHardware) {
+		out = append(out, "gpupool server accept "+s.Name+" --reason TEXT")
+	}
 	if s.Failure.Step != schema.StepRegister { // without it the server is not in the pool
 		out = append(out, "gpupool server skip "+s.Name+" "+string(s.Failure.Step)+" --reason TEXT")
 	}
