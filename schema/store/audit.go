@@ -4,6 +4,7 @@ import (
 	"context"
 	"fmt"
 	"slices"
+	"time"
 
 	"gpupool/schema"
 	"gpupool/schema/usage"
@@ -22,16 +23,28 @@ type CapacityRow struct {
 	usage.Balance
 }
 
-// conserved is the capacity of w with the places where it does not balance, from the live record.
-func (s *Store) conserved(ctx context.Context, w usage.Interval) (map[CapacityKey]usage.Balance, []usage.Finding, error) {
+// told is what the events tell of capacity, read once for any number of intervals.
+type told struct {
+	installed, spans []usage.Span
+	key              func(accelerator string) CapacityKey
+	until            schema.Instant // when it was read
+}
+
+func (s *Store) told(ctx context.Context) (told, error) {
 	events, err := s.CapacityEvents(ctx)
 	if err != nil {
-		return nil, nil, err
+		return told{}, err
 	}
-	installed, replayed, err := usage.Replay(events)
-	if err != nil {
-		return nil, nil, err
+	t := told{until: s.Now()}
+	if t.installed, t.spans, err = usage.Replay(events); err != nil {
+		return t, err
 	}
+	t.key, err = s.capacityKeys(ctx)
+	return t, err
+}
+
+// conserved is the capacity of w with the places where it does not balance, from the live record.
+func (s *Store) conserved(ctx context.Context, t told, w usage.Interval) (map[CapacityKey]usage.Balance, []usage.Finding, error) {
 	spans, err := s.CapacitySpans(ctx, w)
 	if err != nil {
 		return nil, nil, err
@@ -44,12 +57,8 @@ func (s *Store) conserved(ctx context.Context, w usage.Interval) (map[CapacityKe
 	for i, a := range allocations {
 		held[i] = usage.Held{Accelerator: a.Accelerator, Start: a.AllocatedAt, End: a.ReleasedAt, By: a.ID}
 	}
-	key, err := s.capacityKeys(ctx)
-	if err != nil {
-		return nil, nil, err
-	}
-	sums, found := usage.Conserve(installed, spans, held, w, key)
-	return sums, append(found, usage.CompareSpans(spans, replayed, w)...), nil
+	sums, found := usage.Conserve(t.installed, spans, held, w, t.key)
+	return sums, append(found, usage.CompareSpans(spans, t.spans, w)...), nil
 }
 
 // capacityKeys says of each accelerator which sum it belongs to: its model, and the region of the server it was last in.
@@ -74,7 +83,15 @@ func (s *Store) CheckHour(ctx context.Context, hour schema.Instant) ([]usage.Fin
 	if hour%usage.Hour != 0 || hour+usage.Hour > s.Now() {
 		return nil, schema.Invalid("hour", hour, "the begin of an hour of UTC that is over")
 	}
-	sums, found, err := s.conserved(ctx, usage.Interval{Start: hour, End: hour + usage.Hour})
+	t, err := s.told(ctx)
+	if err != nil {
+		return nil, err
+	}
+	return s.checkHour(ctx, t, hour)
+}
+
+func (s *Store) checkHour(ctx context.Context, t told, hour schema.Instant) ([]usage.Finding, error) {
+	sums, found, err := s.conserved(ctx, t, usage.Interval{Start: hour, End: hour + usage.Hour})
 	if err != nil {
 		return nil, err
 	}
@@ -94,6 +111,10 @@ func (s *Store) CheckHour(ctx context.Context, hour schema.Instant) ([]usage.Fin
 				return err
 			}
 		}
+		// The ledger's clock does not go back behind what was checked, where the process's is set back.
+		if _, err := tx.exec("UPDATE event_seq SET at = ? WHERE one = 1 AND at < ?", hour+usage.Hour, hour+usage.Hour); err != nil {
+			return err
+		}
 		_, err := tx.exec("INSERT INTO cursors (name, seq) VALUES (?, ?) ON CONFLICT (name) DO UPDATE SET seq = excluded.seq WHERE cursors.seq < excluded.seq", checkCursor, hour+usage.Hour)
 		return err
 	})
@@ -101,6 +122,9 @@ func (s *Store) CheckHour(ctx context.Context, hour schema.Instant) ([]usage.Fin
 
 // checkCursor is up to which moment hours have been checked.
 const checkCursor = "usage_check"
+
+// unsettled is how long after its end an hour is checked: transactions that began in it have ended by then.
+const unsettled = 10 * time.Second
 
 // alarm keeps a finding and tells of it, once.
 func (tx *Tx) alarm(f usage.Finding) error {
@@ -129,8 +153,16 @@ func (s *Store) CheckHours(ctx context.Context, most int) (hours int, found []us
 			return 0, nil, err
 		}
 	}
-	for h := usage.HourOf(schema.Instant(at)); h+usage.Hour <= s.Now() && hours < most; h += usage.Hour {
-		f, err := s.CheckHour(ctx, h)
+	h := usage.HourOf(schema.Instant(at))
+	if h+usage.Hour > s.Now().Add(-unsettled) {
+		return 0, nil, nil
+	}
+	t, err := s.told(ctx) // of hours that are over: what comes in the meantime is of later ones
+	if err != nil {
+		return 0, nil, err
+	}
+	for ; h+usage.Hour <= t.until.Add(-unsettled) && hours < most; h += usage.Hour {
+		f, err := s.checkHour(ctx, t, h)
 		if err != nil {
 			return hours, found, err
 		}
@@ -148,6 +180,7 @@ func (s *Store) Capacity(ctx context.Context, periods []usage.Period) ([]Capacit
 		return nil, err
 	}
 	now := s.Now()
+	var t told // read when the first part of an hour has to be worked out
 	var out []CapacityRow
 	for _, p := range periods {
 		sums := map[CapacityKey]usage.Balance{}
@@ -170,7 +203,12 @@ func (s *Store) Capacity(ctx context.Context, periods []usage.Period) ([]Capacit
 			if w.Milliseconds() == 0 {
 				continue
 			}
-			more, _, err := s.conserved(ctx, w)
+			if t.key == nil {
+				if t, err = s.told(ctx); err != nil {
+					return nil, err
+				}
+			}
+			more, _, err := s.conserved(ctx, t, w)
 			if err != nil {
 				return nil, err
 			}
@@ -217,7 +255,11 @@ func (s *Store) AuditUsage(ctx context.Context, w usage.Interval) (Audit, error)
 	if err := s.CatchUpUsage(ctx); err != nil {
 		return a, err
 	}
-	sums, found, err := s.conserved(ctx, w)
+	t, err := s.told(ctx)
+	if err != nil {
+		return a, err
+	}
+	sums, found, err := s.conserved(ctx, t, w)
 	if err != nil {
 		return a, err
 	}

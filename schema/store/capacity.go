@@ -28,6 +28,13 @@ func (tx *Tx) recount() error {
 	if len(servers)+len(accs) == 0 {
 		return nil
 	}
+	// By the ledger's clock: an hour that was checked is over, and nothing of it changes.
+	if err := tx.metered(); err != nil {
+		return err
+	}
+	for i := range tx.events {
+		tx.events[i].At = tx.now
+	}
 	var now []struct {
 		ID, Server             string
 		Phase                  schema.Phase

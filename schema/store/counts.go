@@ -1,8 +1,10 @@
 package store
 
 import (
+	"cmp"
 	"context"
 	"fmt"
+	"math"
 	"slices"
 	"strings"
 	"time"
@@ -39,9 +41,17 @@ func (s *Store) FourCounts(ctx context.Context, q CountsQuery) ([]usage.Counts, 
 			models[sp.Name] = sp.Model
 		}
 	}
+	capacity, err := s.Capacity(ctx, q.Periods)
+	if err != nil {
+		return nil, err
+	}
+	of := map[string][]CapacityRow{}
+	for _, r := range capacity {
+		of[r.Period] = append(of[r.Period], r)
+	}
 	var out []usage.Counts
 	for _, p := range q.Periods {
-		rows, err := s.countsIn(ctx, q, p, models)
+		rows, err := s.countsIn(ctx, q, p, models, of[p.Name])
 		if err != nil {
 			return nil, err
 		}
@@ -50,7 +60,7 @@ func (s *Store) FourCounts(ctx context.Context, q CountsQuery) ([]usage.Counts, 
 	return out, nil
 }
 
-func (s *Store) countsIn(ctx context.Context, q CountsQuery, p usage.Period, models map[string]string) ([]usage.Counts, error) {
+func (s *Store) countsIn(ctx context.Context, q CountsQuery, p usage.Period, models map[string]string, capacity []CapacityRow) ([]usage.Counts, error) {
 	now := s.Now()
 	p.End = min(p.End, now+1)
 	sums := map[string]*usage.Counts{}
@@ -84,31 +94,15 @@ func (s *Store) countsIn(ctx context.Context, q CountsQuery, p usage.Period, mod
 			c.GPU[o] += r.Used()
 		}
 	}
-	where, args := scopeOf(UsageQuery{Tenant: q.Tenant, Project: q.Project}, "", "hour >= ? AND hour < ?", usage.HourOf(p.Start), usage.NextHour(p.End))
 	key := "''"
 	if q.By != "" {
 		key = q.By
 	}
-	var jobs []struct {
-		Key, State, Cause string
-		N                 int64
-	}
-	if err := s.read(ctx).Raw("SELECT "+key+" AS key, state, cause, CAST(sum(jobs) AS BIGINT) AS n FROM job_hours WHERE "+where+" GROUP BY 1, 2, 3", args...).Scan(&jobs).Error; err != nil {
+	if err := s.ends(ctx, q, p.Interval, at); err != nil {
 		return nil, err
 	}
-	for _, r := range jobs {
-		at(r.Key).Jobs[r.Cause] += r.N
-	}
-	var util []struct {
-		Key         string
-		Known, Idle int64
-	}
-	if err := s.read(ctx).Raw("SELECT "+key+" AS key, CAST(sum(known_ms) AS BIGINT) AS known, CAST(sum(idle_ms) AS BIGINT) AS idle FROM utilization_hours WHERE "+where+" GROUP BY 1", args...).Scan(&util).Error; err != nil {
+	if err := s.utilization(ctx, q, p.Interval, now, key, at); err != nil {
 		return nil, err
-	}
-	for _, r := range util {
-		c := at(r.Key)
-		c.Known, c.Idle = r.Known, r.Idle
 	}
 	if err := s.waits(ctx, q, p, key, func(k string) *usage.Counts { return at(k) }); err != nil {
 		return nil, err
@@ -117,10 +111,6 @@ func (s *Store) countsIn(ctx context.Context, q CountsQuery, p usage.Period, mod
 		if err := s.waiting(ctx, q, now, key, at); err != nil {
 			return nil, err
 		}
-	}
-	capacity, err := s.Capacity(ctx, []usage.Period{p})
-	if err != nil {
-		return nil, err
 	}
 	for _, r := range capacity {
 		switch q.By {
@@ -148,6 +138,79 @@ func (s *Store) countsIn(ctx context.Context, q CountsQuery, p usage.Period, mod
 	}
 	slices.SortFunc(out, func(a, b usage.Counts) int { return strings.Compare(a.Key, b.Key) })
 	return out, nil
+}
+
+// ends counts how jobs ended in w: whole hours from their sums, the edges from the jobs themselves.
+func (s *Store) ends(ctx context.Context, q CountsQuery, w usage.Interval, at func(string) *usage.Counts) error {
+	scope := UsageQuery{Tenant: q.Tenant, Project: q.Project}
+	edges := []usage.Interval{w}
+	if from, to := usage.NextHour(w.Start), usage.HourOf(w.End); from < to {
+		edges = []usage.Interval{{Start: w.Start, End: from}, {Start: to, End: w.End}}
+		var rows []struct {
+			Key, Cause string
+			N          int64
+		}
+		where, args := scopeOf(scope, "", "hour >= ? AND hour < ?", from, to)
+		if err := s.read(ctx).Raw("SELECT "+cmp.Or(q.By, "''")+" AS key, cause, CAST(sum(jobs) AS BIGINT) AS n FROM job_hours WHERE "+where+" GROUP BY 1, 2", args...).Scan(&rows).Error; err != nil {
+			return err
+		}
+		for _, r := range rows {
+			at(r.Key).Jobs[r.Cause] += r.N
+		}
+	}
+	key := "''"
+	if q.By != "" {
+		key = "j." + q.By
+	}
+	for _, edge := range edges {
+		if edge.Milliseconds() == 0 {
+			continue
+		}
+		var rows []struct {
+			Key   string
+			State schema.JobState
+			Last  schema.AttemptOutcome
+			N     int64
+		}
+		where, args := scopeOf(scope, "j.", "j.ended_at > 0 AND j.ended_at >= ? AND j.ended_at < ?", edge.Start, edge.End)
+		if err := s.read(ctx).Raw("SELECT "+key+" AS key, j.state, coalesce(t.outcome, '') AS last, count(*) AS n FROM jobs j LEFT JOIN attempts t ON t.job = j.id AND t.attempt = j.attempt WHERE "+where+" GROUP BY 1, 2, 3", args...).Scan(&rows).Error; err != nil {
+			return err
+		}
+		for _, r := range rows {
+			at(r.Key).Jobs[usage.Cause(r.State, r.Last)] += r.N
+		}
+	}
+	return nil
+}
+
+// utilization sums what was known of w. It is kept by the hour: of an hour that lies in w by a part, that part is taken.
+func (s *Store) utilization(ctx context.Context, q CountsQuery, w usage.Interval, now schema.Instant, key string, at func(string) *usage.Counts) error {
+	from, to := usage.NextHour(w.Start), usage.HourOf(w.End)
+	parts := []usage.Interval{{Start: w.Start, End: min(from, w.End)}, {Start: from, End: to}, {Start: max(to, from), End: w.End}}
+	if from > to { // within one hour
+		parts = parts[:1]
+	}
+	for _, part := range parts {
+		if part.Milliseconds() == 0 {
+			continue
+		}
+		var rows []struct {
+			Key         string
+			Known, Idle int64
+		}
+		where, args := scopeOf(UsageQuery{Tenant: q.Tenant, Project: q.Project}, "", "hour >= ? AND hour < ?", usage.HourOf(part.Start), usage.NextHour(part.End))
+		if err := s.read(ctx).Raw("SELECT "+key+" AS key, CAST(sum(known_ms) AS BIGINT) AS known, CAST(sum(idle_ms) AS BIGINT) AS idle FROM utilization_hours WHERE "+where+" GROUP BY 1", args...).Scan(&rows).Error; err != nil {
+			return err
+		}
+		whole := usage.Interval{Start: usage.HourOf(part.Start), End: min(usage.NextHour(part.End), now+1)} // of an hour that goes on, what is over
+		share := min(1, float64(part.Milliseconds())/float64(max(whole.Milliseconds(), 1)))
+		for _, r := range rows {
+			c := at(r.Key)
+			c.Known += int64(math.Round(share * float64(r.Known)))
+			c.Idle += int64(math.Round(share * float64(r.Idle)))
+		}
+	}
+	return nil
 }
 
 // waits are exact percentiles by the nearest rank, of the attempts that were allocated in p, together and by reason.

@@ -252,6 +252,9 @@ func (b *books) step() {
 			b.must(b.CatchUpUsage(ctx))
 			_, _, err := b.CheckHours(ctx, 10)
 			b.must(err)
+			checked, err := b.Cursor(ctx, "usage_check") // nothing begins or ends before that any more
+			b.must(err)
+			b.newest = max(b.newest, checked)
 		}
 	}
 }
@@ -597,5 +600,76 @@ func TestTheAuditFindsWhatWasTamperedWith(t *testing.T) {
 				t.Fatalf("%q was not found: %+v", kind, a.Findings)
 			}
 		})
+	}
+}
+
+// Days that begin within an hour of UTC share no job, no start and no accelerator time: they sum to the whole.
+func TestCountsOfDaysSumToTheWholeInZonesOffByHalfAnHour(t *testing.T) {
+	t.Parallel()
+	b := newBooks(t, uint64(time.Now().UnixNano()))
+	defer func() { b.must(b.Close()) }()
+	ctx := t.Context()
+	for range 300 {
+		b.step()
+	}
+	// Utilization of all accelerators, known all the time that something is held.
+	for len(b.in("running")) == 0 {
+		b.step()
+	}
+	held := b.in("running")[0]
+	from := max(b.newest, b.now.Load())
+	b.now.Store(from + 3*usage.Hour)
+	list, err := b.Accelerators(ctx, store.AcceleratorFilter{Server: held.place.Server})
+	b.must(err)
+	var samples []store.Sampled
+	for _, a := range list {
+		if slices.Contains(held.place.Accelerators, a.ID) {
+			samples = append(samples, store.Sampled{Identity: a.Identity, Interval: usage.Interval{Start: schema.Instant(from), End: schema.Instant(from + 3*usage.Hour)}, Busy: 0.01})
+		}
+	}
+	b.must(b.AddUtilization(ctx, held.place.Server, samples, 0.05))
+	for _, j := range b.in("starting", "running", "stopping") {
+		b.end(j)
+	}
+	whole := usage.Interval{Start: schema.Instant(time.Date(2026, 7, 13, 0, 0, 0, 0, time.UTC).UnixMilli()), End: schema.Instant(b.newest + 1)}
+	zone, err := usage.Zone("Asia/Kolkata")
+	b.must(err)
+	counts := func(every usage.Every) (sum usage.Counts) {
+		periods, err := usage.Periods(whole, every, zone)
+		b.must(err)
+		all, err := b.FourCounts(ctx, store.CountsQuery{Periods: periods})
+		b.must(err)
+		sum.Jobs, sum.GPU = map[string]int64{}, map[string]int64{}
+		for _, c := range all {
+			sum.Wait.Attempts += c.Wait.Attempts
+			sum.Allocated += c.Allocated
+			sum.Known += c.Known
+			sum.Idle += c.Idle
+			sum.Capacity.Add(c.Capacity)
+			for cause, n := range c.Jobs {
+				sum.Jobs[cause] += n
+			}
+			for outcome, n := range c.GPU {
+				sum.GPU[outcome] += n
+			}
+		}
+		return sum
+	}
+	want := counts(usage.EveryNone)
+	if want.Known == 0 || len(want.Jobs) == 0 || want.Capacity.Installed == 0 {
+		t.Fatalf("%+v: this history shows nothing", want)
+	}
+	for _, every := range []usage.Every{usage.EveryHour, usage.EveryDay, usage.EveryMonth} {
+		got := counts(every)
+		// Of utilization, which is kept by the hour, the parts of an hour are rounded.
+		if d := got.Known - want.Known; d < -200 || d > 200 {
+			t.Errorf("by the %s: %d GPU-ms known, want %d", every, got.Known, want.Known)
+		}
+		if d := got.Idle - want.Idle; d < -200 || d > 200 {
+			t.Errorf("by the %s: %d GPU-ms idle, want %d", every, got.Idle, want.Idle)
+		}
+		if got.Wait.Attempts != want.Wait.Attempts || got.Allocated != want.Allocated || got.Capacity != want.Capacity || !maps.Equal(got.Jobs, want.Jobs) || !maps.Equal(got.GPU, want.GPU) {
+			t.Errorf("by the %s the counts sum to\n%+v, want\n%+v", every, got, want)
+		}
 	}
 }
