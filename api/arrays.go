@@ -58,7 +58,7 @@ func (s *Server) SubmitArray(c *gin.Context, p contract.SubmitArrayParams) {
 }
 
 func toArray(a store.Array) contract.Array {
-	return contract.Array{Tenant: a.Tenant, Project: a.Project, Name: a.Name, Spec: a.Spec, Region: a.Region, Nodes: a.Nodes, Limit: a.Limit, Jobs: a.Jobs, States: counts(a.States), Held: a.Held,
+	return contract.Array{Tenant: a.Tenant, Project: a.Project, Name: a.Name, Kind: a.Kind, Restarts: a.Restarts, Spec: a.Spec, Region: a.Region, Nodes: a.Nodes, Limit: a.Limit, Jobs: a.Jobs, States: counts(a.States), Held: a.Held,
 		SubmittedBy: a.SubmittedBy, SubmittedAt: a.SubmittedAt, EndedAt: a.EndedAt}
 }
 
@@ -71,7 +71,7 @@ func (s *Server) ListArrays(c *gin.Context, p contract.ListArraysParams) {
 	}
 	var list []store.Array
 	if err == nil {
-		list, err = s.c.Store.Arrays(c.Request.Context(), store.ArrayFilter{Tenant: t, Project: pr, Live: val(p.Live), Limit: n})
+		list, err = s.c.Store.Arrays(c.Request.Context(), store.ArrayFilter{Tenant: t, Project: pr, Live: val(p.Live), Kind: val(p.Kind), Limit: n})
 	}
 	s.done(c, http.StatusOK, contract.ArrayList{Items: each(list, toArray)}, err)
 }
@@ -125,6 +125,18 @@ func (s *Server) HoldArray(c *gin.Context, name contract.TheArray, p contract.Ho
 // ReleaseArray lets its held jobs start.
 func (s *Server) ReleaseArray(c *gin.Context, name contract.TheArray, p contract.ReleaseArrayParams) {
 	s.changeArray(c, http.StatusOK, name, p.Tenant, p.Project, func(ctx context.Context, a store.Array) error { return s.c.Store.HoldArray(ctx, a, me(c).Name, false) })
+}
+
+// ScaleArray changes how many replicas a service has.
+func (s *Server) ScaleArray(c *gin.Context, name contract.TheArray, p contract.ScaleArrayParams) {
+	var in contract.Replicas
+	if err := decode(c, &in, false); err != nil {
+		s.fail(c, err)
+		return
+	}
+	s.changeArray(c, http.StatusAccepted, name, p.Tenant, p.Project, func(ctx context.Context, a store.Array) error {
+		return s.c.Store.Scale(ctx, a, in.Replicas, me(c).Name)
+	})
 }
 
 // LimitArray changes how many of it run at once.

@@ -81,7 +81,7 @@ func (l *logReader) read(ctx context.Context) (out []store.TaskOutput, ended boo
 	}
 	task := store.RunTaskID(l.job, l.attempt, l.rank)
 	// Whether it has ended is asked first: output stored before the end is then in what is read.
-	t, err := l.s.c.Store.Task(ctx, task)
+	t, err := l.s.c.Store.RunTask(ctx, l.job, l.attempt, l.rank)
 	switch {
 	case err == nil:
 		ended = t.State.Ended()

@@ -415,3 +415,33 @@ func TestAnArrayIsAllOrNothing(t *testing.T) {
 		t.Fatalf("the array is %+v", a)
 	}
 }
+
+func TestAServiceIsSubmittedScaledAndCancelledAsOne(t *testing.T) {
+	t.Parallel()
+	q := newQueue(t, 2)
+	const chat = `{"indices":"0-1","job":{"project":"main","spec":"h100x1","kind":"service","array":"chat","command":["serve"]}}`
+	a := read[contract.Array](t, q.member("POST", "/v1/arrays", chat, "Idempotency-Key: s1"), http.StatusCreated)
+	if a.Kind != schema.JobService || a.Jobs != 2 {
+		t.Fatalf("the service is %+v", a)
+	}
+	if again := read[contract.Array](t, q.member("POST", "/v1/arrays", chat, "Idempotency-Key: s1"), http.StatusOK); again.Name != "chat" || again.Jobs != 2 {
+		t.Errorf("the same key answers %+v", again)
+	}
+	j := read[contract.JobList](t, q.member("GET", "/v1/jobs?array=chat", ""), http.StatusOK).Items[0]
+	if j.Kind != schema.JobService || j.Restarts != 0 || j.TimeLimitMs != 0 {
+		t.Errorf("a replica is %+v", j)
+	}
+	if got := read[contract.Array](t, q.member("POST", "/v1/arrays/chat/actions/scale", `{"replicas":5}`), http.StatusAccepted); got.Jobs != 5 {
+		t.Errorf("scaled it is %+v", got)
+	}
+	wantProblem(t, q.member("POST", "/v1/arrays/chat/actions/scale", `{"replicas":0}`), schema.CodeInvalid, "replicas")
+	wantProblem(t, q.member("POST", "/v1/arrays/chat/actions/limit", `{"limit":1}`), schema.CodeConflict, "")
+	wantProblem(t, q.member("POST", "/v1/jobs", strings.Replace(aJob, `"spec"`, `"kind":"daemon","spec"`, 1)), schema.CodeInvalid, "kind")
+	services := read[contract.ArrayList](t, q.member("GET", "/v1/arrays?kind=service", ""), http.StatusOK).Items
+	if batch := read[contract.ArrayList](t, q.member("GET", "/v1/arrays?kind=batch", ""), http.StatusOK).Items; len(services) != 1 || len(batch) != 0 {
+		t.Errorf("%d services and %d arrays of batch jobs are listed", len(services), len(batch))
+	}
+	if got := read[contract.Array](t, q.member("POST", "/v1/arrays/chat/actions/cancel", ""), http.StatusAccepted); got.States["stopping"]+got.States["cancelled"] != 5 {
+		t.Errorf("cancelled it is %+v", got)
+	}
+}

@@ -53,6 +53,7 @@ const (
 	EventJobReleased     EventKind = "job.released"      // data: attempt, outcome; accelerators are free again
 	EventJobState        EventKind = "job.state"         // data: from, to, cause
 	EventJobReason       EventKind = "job.reason"        // data: code
+	EventJobRestarted    EventKind = "job.restarted"     // a service was begun again where it runs; data: JobRestart of the store
 	EventJobHeld         EventKind = "job.held"
 	EventJobUnheld       EventKind = "job.unheld"
 	EventJobLimit        EventKind = "job.limit" // its time limit was changed; data: time_limit_ms, attempt. Delivered to job/<id>
@@ -87,7 +88,7 @@ var EventKinds = []EventKind{
 	EventAcceleratorInstalled, EventAcceleratorGone, EventFault, EventFaultCleared, EventBreaker, EventRepairOpened,
 	EventRepairState, EventRepairNews, EventRepairDone, EventRMA, EventTaskQueued, EventTaskProgress,
 	EventTaskEnded, EventJobSubmitted, EventJobAllocated, EventJobRunning, EventJobStop, EventJobAttemptEnded,
-	EventJobReleased, EventJobState, EventJobReason, EventJobHeld, EventJobUnheld, EventJobLimit,
+	EventJobReleased, EventJobState, EventJobReason, EventJobRestarted, EventJobHeld, EventJobUnheld, EventJobLimit,
 	EventArrayLimit, EventUsageAdjusted, EventUsageAlarm, EventBudgetWarning, EventJobIdle, EventJobCheckpoint,
 	EventJobUnattended, EventJobDevices, EventClusterState, EventClusterDrift, EventPolicyChanged, EventBoot,
 	EventAudit, EventWebhook, EventServerDifference, EventServerPause,

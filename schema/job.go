@@ -20,6 +20,17 @@ const (
 // Ended reports whether nothing follows s.
 func (s JobState) Ended() bool { return JobStates.Final(s) }
 
+// JobKind says whether a job is to come to an end.
+type JobKind string
+
+const (
+	JobBatch   JobKind = "batch"   // it runs until its command ends
+	JobService JobKind = "service" // one replica of a service: it is kept running until it is cancelled
+)
+
+// Valid reports whether k is known.
+func (k JobKind) Valid() bool { return k == JobBatch || k == JobService }
+
 // Job is a tenant's request for nodes x spec and what became of it.
 type Job struct {
 	ID            string       `gorm:"primaryKey" json:"id"`
@@ -27,6 +38,7 @@ type Job struct {
 	Tenant        string       `json:"tenant"`
 	Project       string       `json:"project"`
 	Name          string       `json:"name"`
+	Kind          JobKind      `json:"kind"`
 	Spec          string       `json:"spec"`
 	Model         string       `json:"model"` // of the spec at submit
 	Nodes         int          `json:"nodes"`
@@ -57,6 +69,7 @@ type Job struct {
 	State       JobState `json:"state"`
 	Attempt     int      `json:"attempt"`         // the live or last one; 0 before the first allocation
 	Requeues    int      `json:"requeues"`        // attempts lost to hardware
+	Restarts    int      `json:"restarts"`        // of a service: how often it was begun again where it ran, within its attempts
 	Cause       string   `json:"cause,omitempty"` // why it ended, in words
 	ExitCode    *int     `json:"exit_code"`       // of the last attempt; nil = none was read
 	Reason      string   `json:"-"`               // JSON of why it waits; see reason.go

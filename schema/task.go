@@ -72,6 +72,8 @@ type Task struct {
 	StopAt    Instant   `json:"stop_at"`          // asked to stop since
 	StopWith  string    `json:"stop_with,omitempty"`
 	GraceMS   int64     `gorm:"column:grace_ms" json:"grace_ms"`
+	Restarts  int       `json:"restarts,omitempty"` // of a service's part: how often it was begun again before, in its attempt
+	NotBefore Instant   `json:"not_before"`         // it is handed out no earlier
 	Created   Instant   `json:"created"`
 	Delivered Instant   `json:"-"` // last time it (or its stop) was handed to the agent
 	Claimed   Instant   `json:"claimed"`

@@ -122,6 +122,7 @@ var Table = []Rule{
 	{"POST", "/v1/arrays/:array/actions/hold", workers},
 	{"POST", "/v1/arrays/:array/actions/release", workers},
 	{"POST", "/v1/arrays/:array/actions/limit", workers},
+	{"POST", "/v1/arrays/:array/actions/scale", workers},
 
 	{"GET", "/v1/usage", Operator | Viewer | tenants},
 	{"GET", "/v1/usage/live", Operator | Viewer | tenants},

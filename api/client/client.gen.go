@@ -156,6 +156,26 @@ type ClientInterface interface {
 	// Corresponds with POST /v1/arrays/{array}/actions/release (the `ReleaseArray` operationId).
 	ReleaseArray(ctx context.Context, array TheArray, params *ReleaseArrayParams, reqEditors ...RequestEditorFn) (*http.Response, error)
 
+	// ScaleArrayWithBody Change how many replicas a service has
+	//
+	// Replicas with the highest index are stopped first. New ones are like those that are there and take the lowest free indices.
+	// An array of batch jobs is refused (409).
+	//
+	// Takes any type of body and a specified content type.
+	//
+	// Corresponds with POST /v1/arrays/{array}/actions/scale (the `ScaleArray` operationId).
+	ScaleArrayWithBody(ctx context.Context, array TheArray, params *ScaleArrayParams, contentType string, body io.Reader, reqEditors ...RequestEditorFn) (*http.Response, error)
+
+	// ScaleArray Change how many replicas a service has
+	//
+	// Replicas with the highest index are stopped first. New ones are like those that are there and take the lowest free indices.
+	// An array of batch jobs is refused (409).
+	//
+	// Takes a body of the `application/json` content type.
+	//
+	// Corresponds with POST /v1/arrays/{array}/actions/scale (the `ScaleArray` operationId).
+	ScaleArray(ctx context.Context, array TheArray, params *ScaleArrayParams, body ScaleArrayJSONRequestBody, reqEditors ...RequestEditorFn) (*http.Response, error)
+
 	// GetBMCAct What came of an act
 	//
 	// Corresponds with GET /v1/bmc-acts/{act} (the `GetBMCAct` operationId).
@@ -1443,6 +1463,46 @@ func (c *Client) LimitArray(ctx context.Context, array TheArray, params *LimitAr
 // Corresponds with POST /v1/arrays/{array}/actions/release (the `ReleaseArray` operationId).
 func (c *Client) ReleaseArray(ctx context.Context, array TheArray, params *ReleaseArrayParams, reqEditors ...RequestEditorFn) (*http.Response, error) {
 	req, err := NewReleaseArrayRequest(c.Server, array, params)
+	if err != nil {
+		return nil, err
+	}
+	req = req.WithContext(ctx)
+	if err := c.applyEditors(ctx, req, reqEditors); err != nil {
+		return nil, err
+	}
+	return c.Client.Do(req)
+}
+
+// ScaleArrayWithBody Change how many replicas a service has
+//
+// Replicas with the highest index are stopped first. New ones are like those that are there and take the lowest free indices.
+// An array of batch jobs is refused (409).
+//
+// Takes any type of body and a specified content type.
+//
+// Corresponds with POST /v1/arrays/{array}/actions/scale (the `ScaleArray` operationId).
+func (c *Client) ScaleArrayWithBody(ctx context.Context, array TheArray, params *ScaleArrayParams, contentType string, body io.Reader, reqEditors ...RequestEditorFn) (*http.Response, error) {
+	req, err := NewScaleArrayRequestWithBody(c.Server, array, params, contentType, body)
+	if err != nil {
+		return nil, err
+	}
+	req = req.WithContext(ctx)
+	if err := c.applyEditors(ctx, req, reqEditors); err != nil {
+		return nil, err
+	}
+	return c.Client.Do(req)
+}
+
+// ScaleArray Change how many replicas a service has
+//
+// Replicas with the highest index are stopped first. New ones are like those that are there and take the lowest free indices.
+// An array of batch jobs is refused (409).
+//
+// Takes a body of the `application/json` content type.
+//
+// Corresponds with POST /v1/arrays/{array}/actions/scale (the `ScaleArray` operationId).
+func (c *Client) ScaleArray(ctx context.Context, array TheArray, params *ScaleArrayParams, body ScaleArrayJSONRequestBody, reqEditors ...RequestEditorFn) (*http.Response, error) {
+	req, err := NewScaleArrayRequest(c.Server, array, params, body)
 	if err != nil {
 		return nil, err
 	}
@@ -4433,6 +4493,18 @@ func NewListArraysRequest(server string, params *ListArraysParams) (*http.Reques
 
 		}
 
+		if params.Kind != nil {
+
+			if queryFrag, err := runtime.StyleParamWithOptions("form", true, "kind", *params.Kind, runtime.StyleParamOptions{ParamLocation: runtime.ParamLocationQuery, Type: "string", Format: ""}); err != nil {
+				return nil, err
+			} else {
+				for _, qp := range strings.Split(queryFrag, "&") {
+					rawQueryFragments = append(rawQueryFragments, qp)
+				}
+			}
+
+		}
+
 		if params.Limit != nil {
 
 			if queryFrag, err := runtime.StyleParamWithOptions("form", true, "limit", *params.Limit, runtime.StyleParamOptions{ParamLocation: runtime.ParamLocationQuery, Type: "integer", Format: ""}); err != nil {
@@ -4888,6 +4960,92 @@ func NewReleaseArrayRequest(server string, array TheArray, params *ReleaseArrayP
 	if err != nil {
 		return nil, err
 	}
+
+	return req, nil
+}
+
+// NewScaleArrayRequest calls the generic ScaleArray builder with application/json body
+func NewScaleArrayRequest(server string, array TheArray, params *ScaleArrayParams, body ScaleArrayJSONRequestBody) (*http.Request, error) {
+	var bodyReader io.Reader
+	buf, err := json.Marshal(body)
+	if err != nil {
+		return nil, err
+	}
+	bodyReader = bytes.NewReader(buf)
+	return NewScaleArrayRequestWithBody(server, array, params, "application/json", bodyReader)
+}
+
+// NewScaleArrayRequestWithBody constructs an http.Request for the ScaleArray method, with any body, and a specified content type
+func NewScaleArrayRequestWithBody(server string, array TheArray, params *ScaleArrayParams, contentType string, body io.Reader) (*http.Request, error) {
+	var err error
+
+	var pathParam0 string
+
+	pathParam0, err = runtime.StyleParamWithOptions("simple", false, "array", array, runtime.StyleParamOptions{ParamLocation: runtime.ParamLocationPath, Type: "string", Format: ""})
+	if err != nil {
+		return nil, err
+	}
+
+	serverURL, err := url.Parse(server)
+	if err != nil {
+		return nil, err
+	}
+
+	operationPath := fmt.Sprintf("/v1/arrays/%s/actions/scale", pathParam0)
+	if operationPath[0] == '/' {
+		operationPath = "." + operationPath
+	}
+
+	queryURL, err := serverURL.Parse(operationPath)
+	if err != nil {
+		return nil, err
+	}
+
+	if params != nil {
+		// queryValues collects non-styled parameters (passthrough, JSON)
+		// that are safe to round-trip through url.Values.Encode().
+		queryValues := queryURL.Query()
+		// rawQueryFragments collects pre-encoded query fragments from
+		// styled parameters, preserving literal commas as delimiters
+		// per the OpenAPI spec (e.g. "color=blue,black,brown").
+		var rawQueryFragments []string
+
+		if params.Tenant != nil {
+
+			if queryFrag, err := runtime.StyleParamWithOptions("form", true, "tenant", *params.Tenant, runtime.StyleParamOptions{ParamLocation: runtime.ParamLocationQuery, Type: "string", Format: ""}); err != nil {
+				return nil, err
+			} else {
+				for _, qp := range strings.Split(queryFrag, "&") {
+					rawQueryFragments = append(rawQueryFragments, qp)
+				}
+			}
+
+		}
+
+		if params.Project != nil {
+
+			if queryFrag, err := runtime.StyleParamWithOptions("form", true, "project", *params.Project, runtime.StyleParamOptions{ParamLocation: runtime.ParamLocationQuery, Type: "string", Format: ""}); err != nil {
+				return nil, err
+			} else {
+				for _, qp := range strings.Split(queryFrag, "&") {
+					rawQueryFragments = append(rawQueryFragments, qp)
+				}
+			}
+
+		}
+
+		if encoded := queryValues.Encode(); encoded != "" {
+			rawQueryFragments = append(rawQueryFragments, encoded)
+		}
+		queryURL.RawQuery = strings.Join(rawQueryFragments, "&")
+	}
+
+	req, err := http.NewRequest(http.MethodPost, queryURL.String(), body)
+	if err != nil {
+		return nil, err
+	}
+
+	req.Header.Add("Content-Type", contentType)
 
 	return req, nil
 }
@@ -10946,6 +11104,26 @@ type ClientWithResponsesInterface interface {
 	// Corresponds with POST /v1/arrays/{array}/actions/release (the `ReleaseArray` operationId).
 	ReleaseArrayWithResponse(ctx context.Context, array TheArray, params *ReleaseArrayParams, reqEditors ...RequestEditorFn) (*ReleaseArrayResponse, error)
 
+	// ScaleArrayWithBodyWithResponse Change how many replicas a service has
+	//
+	// Replicas with the highest index are stopped first. New ones are like those that are there and take the lowest free indices.
+	// An array of batch jobs is refused (409).
+	//
+	// Takes any type of body and a specified content type, and returns a wrapper object for the known response body format(s).
+	//
+	// Corresponds with POST /v1/arrays/{array}/actions/scale (the `ScaleArray` operationId).
+	ScaleArrayWithBodyWithResponse(ctx context.Context, array TheArray, params *ScaleArrayParams, contentType string, body io.Reader, reqEditors ...RequestEditorFn) (*ScaleArrayResponse, error)
+
+	// ScaleArrayWithResponse Change how many replicas a service has
+	//
+	// Replicas with the highest index are stopped first. New ones are like those that are there and take the lowest free indices.
+	// An array of batch jobs is refused (409).
+	//
+	// Takes a body of the `application/json` content type, and returns a wrapper object for the known response body format(s).
+	//
+	// Corresponds with POST /v1/arrays/{array}/actions/scale (the `ScaleArray` operationId).
+	ScaleArrayWithResponse(ctx context.Context, array TheArray, params *ScaleArrayParams, body ScaleArrayJSONRequestBody, reqEditors ...RequestEditorFn) (*ScaleArrayResponse, error)
+
 	// GetBMCActWithResponse What came of an act
 	//
 	// Returns a wrapper object for the known response body format(s).
@@ -12622,6 +12800,54 @@ func (r ReleaseArrayResponse) StatusCode() int {
 
 // ContentType is a convenience method to retrieve the Content-Type value from the HTTP response headers
 func (r ReleaseArrayResponse) ContentType() string {
+	if r.HTTPResponse != nil {
+		return r.HTTPResponse.Header.Get("Content-Type")
+	}
+	return ""
+}
+
+type ScaleArrayResponse struct {
+	Body         []byte
+	HTTPResponse *http.Response
+	// JSON202 the response for an HTTP 202 `application/json` response
+	JSON202 *Array
+	// ApplicationproblemJSONDefault the response for an HTTP default `application/problem+json` response
+	ApplicationproblemJSONDefault *Problem
+}
+
+// GetJSON202 returns the response for an HTTP 202 `application/json` response
+func (r ScaleArrayResponse) GetJSON202() *Array {
+	return r.JSON202
+}
+
+// GetApplicationproblemJSONDefault returns the response for an HTTP default `application/problem+json` response
+func (r ScaleArrayResponse) GetApplicationproblemJSONDefault() *Problem {
+	return r.ApplicationproblemJSONDefault
+}
+
+// GetBody returns the raw response body bytes
+func (r ScaleArrayResponse) GetBody() []byte {
+	return r.Body
+}
+
+// Status returns HTTPResponse.Status
+func (r ScaleArrayResponse) Status() string {
+	if r.HTTPResponse != nil {
+		return r.HTTPResponse.Status
+	}
+	return http.StatusText(0)
+}
+
+// StatusCode returns HTTPResponse.StatusCode
+func (r ScaleArrayResponse) StatusCode() int {
+	if r.HTTPResponse != nil {
+		return r.HTTPResponse.StatusCode
+	}
+	return 0
+}
+
+// ContentType is a convenience method to retrieve the Content-Type value from the HTTP response headers
+func (r ScaleArrayResponse) ContentType() string {
 	if r.HTTPResponse != nil {
 		return r.HTTPResponse.Header.Get("Content-Type")
 	}
@@ -18591,6 +18817,38 @@ func (c *ClientWithResponses) ReleaseArrayWithResponse(ctx context.Context, arra
 	return ParseReleaseArrayResponse(rsp)
 }
 
+// ScaleArrayWithBodyWithResponse Change how many replicas a service has
+//
+// Replicas with the highest index are stopped first. New ones are like those that are there and take the lowest free indices.
+// An array of batch jobs is refused (409).
+//
+// Takes any type of body and a specified content type, and returns a wrapper object for the known response body format(s).
+//
+// Corresponds with POST /v1/arrays/{array}/actions/scale (the `ScaleArray` operationId).
+func (c *ClientWithResponses) ScaleArrayWithBodyWithResponse(ctx context.Context, array TheArray, params *ScaleArrayParams, contentType string, body io.Reader, reqEditors ...RequestEditorFn) (*ScaleArrayResponse, error) {
+	rsp, err := c.ScaleArrayWithBody(ctx, array, params, contentType, body, reqEditors...)
+	if err != nil {
+		return nil, err
+	}
+	return ParseScaleArrayResponse(rsp)
+}
+
+// ScaleArrayWithResponse Change how many replicas a service has
+//
+// Replicas with the highest index are stopped first. New ones are like those that are there and take the lowest free indices.
+// An array of batch jobs is refused (409).
+//
+// Takes a body of the `application/json` content type, and returns a wrapper object for the known response body format(s).
+//
+// Corresponds with POST /v1/arrays/{array}/actions/scale (the `ScaleArray` operationId).
+func (c *ClientWithResponses) ScaleArrayWithResponse(ctx context.Context, array TheArray, params *ScaleArrayParams, body ScaleArrayJSONRequestBody, reqEditors ...RequestEditorFn) (*ScaleArrayResponse, error) {
+	rsp, err := c.ScaleArray(ctx, array, params, body, reqEditors...)
+	if err != nil {
+		return nil, err
+	}
+	return ParseScaleArrayResponse(rsp)
+}
+
 // GetBMCActWithResponse What came of an act
 //
 // Returns a wrapper object for the known response body format(s).
@@ -21141,6 +21399,39 @@ func ParseReleaseArrayResponse(rsp *http.Response) (*ReleaseArrayResponse, error
 			return nil, err
 		}
 		response.JSON200 = &dest
+
+	case strings.Contains(rsp.Header.Get("Content-Type"), "json") && true:
+		var dest Problem
+		if err := json.Unmarshal(bodyBytes, &dest); err != nil {
+			return nil, err
+		}
+		response.ApplicationproblemJSONDefault = &dest
+
+	}
+
+	return response, nil
+}
+
+// ParseScaleArrayResponse parses an HTTP response from a ScaleArrayWithResponse call
+func ParseScaleArrayResponse(rsp *http.Response) (*ScaleArrayResponse, error) {
+	bodyBytes, err := io.ReadAll(rsp.Body)
+	defer func() { _ = rsp.Body.Close() }()
+	if err != nil {
+		return nil, err
+	}
+
+	response := &ScaleArrayResponse{
+		Body:         bodyBytes,
+		HTTPResponse: rsp,
+	}
+
+	switch {
+	case strings.Contains(rsp.Header.Get("Content-Type"), "json") && rsp.StatusCode == 202:
+		var dest Array
+		if err := json.Unmarshal(bodyBytes, &dest); err != nil {
+			return nil, err
+		}
+		response.JSON202 = &dest
 
 	case strings.Contains(rsp.Header.Get("Content-Type"), "json") && true:
 		var dest Problem

@@ -164,7 +164,7 @@ func (v *visit) history(id string) ([]change, error) {
 func eventWords(e schema.Event) string {
 	var d struct {
 		From, To, Cause, Code, Why, Outcome string
-		Attempt                             int
+		Attempt, Restarts                   int
 	}
 	_ = json.Unmarshal(e.Data, &d) // what is missing is left out
 	n := strconv.Itoa(d.Attempt)
@@ -184,6 +184,8 @@ func eventWords(e schema.Event) string {
 		return "attempt " + n + " ended: " + words.Outcome(schema.AttemptOutcome(d.Outcome))
 	case schema.EventJobState:
 		return strings.TrimSuffix("now "+d.To+": "+d.Cause, ": ")
+	case schema.EventJobRestarted:
+		return strings.TrimSuffix("begun again where it ran, restart "+strconv.Itoa(d.Restarts)+" of attempt "+n+": "+d.Why, ": ")
 	case schema.EventJobHeld:
 		return "held by " + e.By
 	case schema.EventJobUnheld:

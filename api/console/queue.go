@@ -12,6 +12,7 @@ import (
 
 	"gpupool/api/call"
 	"gpupool/api/contract"
+	"gpupool/api/words"
 	"gpupool/schema"
 )
 
@@ -138,6 +139,9 @@ func (v *visit) showArray(n *notice) {
 	}
 	queued := a.States[string(schema.JobQueued)]
 	shape := fmt.Sprintf("limit-%d", a.Limit)
+	if a.Kind == schema.JobService {
+		shape = fmt.Sprintf("replicas-%d", words.Live(a.States))
+	}
 	for _, s := range []struct {
 		is   bool
 		name string
@@ -157,6 +161,11 @@ func arrayDo(v *visit) {
 		v.showArray(problem(schema.Invalid("limit", v.again("limit"), "a whole number, 0 for no limit")))
 		return
 	}
+	replicas, err := strconv.Atoi(cmp.Or(v.again("replicas"), "0"))
+	if err != nil {
+		v.showArray(problem(schema.Invalid("replicas", v.again("replicas"), "a whole number, 1 or more")))
+		return
+	}
 	v.do(map[string]func() (*http.Response, error){
 		"cancel-all": func() (*http.Response, error) {
 			return v.api.CancelArray(ctx, name, &contract.CancelArrayParams{Tenant: &t, Project: &p})
@@ -166,6 +175,9 @@ func arrayDo(v *visit) {
 		},
 		"release-all": func() (*http.Response, error) {
 			return v.api.ReleaseArray(ctx, name, &contract.ReleaseArrayParams{Tenant: &t, Project: &p})
+		},
+		"scale": func() (*http.Response, error) {
+			return v.api.ScaleArray(ctx, name, &contract.ScaleArrayParams{Tenant: &t, Project: &p}, contract.Replicas{Replicas: replicas})
 		},
 		"limit": func() (*http.Response, error) {
 			return v.api.LimitArray(ctx, name, &contract.LimitArrayParams{Tenant: &t, Project: &p}, contract.ArrayLimit{Limit: limit})

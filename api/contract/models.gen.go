@@ -94,8 +94,9 @@ type Array struct {
 	EndedAt Moment `json:"ended_at"`
 
 	// Held Of the queued ones
-	Held int `json:"held"`
-	Jobs int `json:"jobs"`
+	Held int     `json:"held"`
+	Jobs int     `json:"jobs"`
+	Kind JobKind `json:"kind"`
 
 	// Limit At most so many hold accelerators at once; 0 = no limit
 	Limit int    `json:"limit"`
@@ -105,7 +106,10 @@ type Array struct {
 	Nodes   int    `json:"nodes"`
 	Project string `json:"project"`
 	Region  string `json:"region"`
-	Spec    string `json:"spec"`
+
+	// Restarts Of a service: how often its replicas were begun again where they ran
+	Restarts int    `json:"restarts"`
+	Spec     string `json:"spec"`
 
 	// States How many of its jobs are in each state
 	States map[string]int `json:"states"`
@@ -650,6 +654,7 @@ type Job struct {
 
 	// Image Absent = none of its own
 	Image      *string `json:"image,omitempty"`
+	Kind       JobKind `json:"kind"`
 	MaxQueueMs int64   `json:"max_queue_ms"`
 	Model      string  `json:"model"`
 	Name       string  `json:"name"`
@@ -672,9 +677,12 @@ type Job struct {
 	Region       string  `json:"region"`
 	RequeueLimit int     `json:"requeue_limit"`
 	Requeues     int     `json:"requeues"`
-	Same         string  `json:"same"`
-	SameRequired bool    `json:"same_required"`
-	Spec         string  `json:"spec"`
+
+	// Restarts Of a service: how often it was begun again where it ran, within its attempts
+	Restarts     int    `json:"restarts"`
+	Same         string `json:"same"`
+	SameRequired bool   `json:"same_required"`
+	Spec         string `json:"spec"`
 
 	// StartedAt RFC 3339 in UTC; null = not yet, or never
 	StartedAt Moment   `json:"started_at"`
@@ -688,6 +696,9 @@ type Job struct {
 	Version     int64  `json:"version"`
 	WorkDir     string `json:"work_dir"`
 }
+
+// JobKind defines model for JobKind.
+type JobKind = schema.JobKind
 
 // JobList defines model for JobList.
 type JobList struct {
@@ -898,6 +909,9 @@ type NewJob struct {
 
 	// Image Container image that the command runs in: on servers of backend node through their containerd, on Kubernetes in the place of the cluster's own, on Slurm where the cluster has a container runtime; absent = none of its own
 	Image string `json:"image,omitempty"`
+
+	// Kind batch runs until its command ends; service is one replica of a service and is kept running until it is cancelled: submit an array of them for more. Absent = batch
+	Kind schema.JobKind `json:"kind,omitempty"`
 
 	// MaxQueueMs From submit to expired; 0 or absent = none
 	MaxQueueMs int64  `json:"max_queue_ms,omitempty"`
@@ -1372,6 +1386,11 @@ type ReplayRequest struct {
 // ReplayedFault defines model for ReplayedFault.
 type ReplayedFault = schema.ReplayedFault
 
+// Replicas defines model for Replicas.
+type Replicas struct {
+	Replicas int `json:"replicas"`
+}
+
 // Report defines model for Report.
 type Report struct {
 	// From RFC 3339 in UTC; null = not yet, or never
@@ -1729,6 +1748,9 @@ type ListArraysParams struct {
 	// Live Only those with a job that has not ended
 	Live *bool `form:"live,omitempty" json:"live,omitempty"`
 
+	// Kind Only services, or only arrays of batch jobs
+	Kind *JobKind `form:"kind,omitempty" json:"kind,omitempty"`
+
 	// Limit How many at most; absent = 100
 	Limit *Limit `form:"limit,omitempty" json:"limit,omitempty"`
 }
@@ -1765,6 +1787,12 @@ type LimitArrayParams struct {
 
 // ReleaseArrayParams defines parameters for ReleaseArray.
 type ReleaseArrayParams struct {
+	Tenant  *TenantQuery  `form:"tenant,omitempty" json:"tenant,omitempty"`
+	Project *ProjectQuery `form:"project,omitempty" json:"project,omitempty"`
+}
+
+// ScaleArrayParams defines parameters for ScaleArray.
+type ScaleArrayParams struct {
 	Tenant  *TenantQuery  `form:"tenant,omitempty" json:"tenant,omitempty"`
 	Project *ProjectQuery `form:"project,omitempty" json:"project,omitempty"`
 }
@@ -2119,6 +2147,9 @@ type SubmitArrayJSONRequestBody = NewArray
 
 // LimitArrayJSONRequestBody defines body for LimitArray for application/json ContentType.
 type LimitArrayJSONRequestBody = ArrayLimit
+
+// ScaleArrayJSONRequestBody defines body for ScaleArray for application/json ContentType.
+type ScaleArrayJSONRequestBody = Replicas
 
 // SetBudgetJSONRequestBody defines body for SetBudget for application/json ContentType.
 type SetBudgetJSONRequestBody = NewBudget

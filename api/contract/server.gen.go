@@ -37,6 +37,9 @@ type ServerInterface interface {
 	// ReleaseArray Let an array's held jobs start
 	// (POST /v1/arrays/{array}/actions/release)
 	ReleaseArray(c *gin.Context, array TheArray, params ReleaseArrayParams)
+	// ScaleArray Change how many replicas a service has
+	// (POST /v1/arrays/{array}/actions/scale)
+	ScaleArray(c *gin.Context, array TheArray, params ScaleArrayParams)
 	// GetBMCAct What came of an act
 	// (GET /v1/bmc-acts/{act})
 	GetBMCAct(c *gin.Context, act TheBMCAct, params GetBMCActParams)
@@ -517,6 +520,14 @@ func (siw *ServerInterfaceWrapper) ListArrays(c *gin.Context) {
 		return
 	}
 
+	// ------------- Optional query parameter "kind" -------------
+
+	err = runtime.BindQueryParameterWithOptions("form", true, false, "kind", c.Request.URL.Query(), &params.Kind, runtime.BindQueryParameterOptions{Type: "string", Format: ""})
+	if err != nil {
+		siw.ErrorHandler(c, fmt.Errorf("Invalid format for parameter kind: %w", err), http.StatusBadRequest)
+		return
+	}
+
 	// ------------- Optional query parameter "limit" -------------
 
 	err = runtime.BindQueryParameterWithOptions("form", true, false, "limit", c.Request.URL.Query(), &params.Limit, runtime.BindQueryParameterOptions{Type: "integer", Format: ""})
@@ -793,6 +804,50 @@ func (siw *ServerInterfaceWrapper) ReleaseArray(c *gin.Context) {
 	}
 
 	siw.Handler.ReleaseArray(c, array, params)
+}
+
+// ScaleArray operation middleware
+func (siw *ServerInterfaceWrapper) ScaleArray(c *gin.Context) {
+
+	var err error
+	_ = err
+
+	// ------------- Path parameter "array" -------------
+	var array TheArray
+
+	err = runtime.BindStyledParameterWithOptions("simple", "array", c.Param("array"), &array, runtime.BindStyledParameterOptions{ParamLocation: runtime.ParamLocationPath, Explode: false, Required: true, Type: "string", Format: "", ValueIsUnescaped: true})
+	if err != nil {
+		siw.ErrorHandler(c, fmt.Errorf("Invalid format for parameter array: %w", err), http.StatusBadRequest)
+		return
+	}
+
+	// Parameter object where we will unmarshal all parameters from the context
+	var params ScaleArrayParams
+
+	// ------------- Optional query parameter "tenant" -------------
+
+	err = runtime.BindQueryParameterWithOptions("form", true, false, "tenant", c.Request.URL.Query(), &params.Tenant, runtime.BindQueryParameterOptions{Type: "string", Format: ""})
+	if err != nil {
+		siw.ErrorHandler(c, fmt.Errorf("Invalid format for parameter tenant: %w", err), http.StatusBadRequest)
+		return
+	}
+
+	// ------------- Optional query parameter "project" -------------
+
+	err = runtime.BindQueryParameterWithOptions("form", true, false, "project", c.Request.URL.Query(), &params.Project, runtime.BindQueryParameterOptions{Type: "string", Format: ""})
+	if err != nil {
+		siw.ErrorHandler(c, fmt.Errorf("Invalid format for parameter project: %w", err), http.StatusBadRequest)
+		return
+	}
+
+	for _, middleware := range siw.HandlerMiddlewares {
+		middleware(c)
+		if c.IsAborted() {
+			return
+		}
+	}
+
+	siw.Handler.ScaleArray(c, array, params)
 }
 
 // GetBMCAct operation middleware
@@ -4211,6 +4266,7 @@ func RegisterHandlersWithOptions(router gin.IRouter, si ServerInterface, options
 	router.POST(options.BaseURL+"/v1/arrays/:array/actions/cancel", wrapper.CancelArray)
 	router.POST(options.BaseURL+"/v1/arrays/:array/actions/hold", wrapper.HoldArray)
 	router.POST(options.BaseURL+"/v1/arrays/:array/actions/release", wrapper.ReleaseArray)
+	router.POST(options.BaseURL+"/v1/arrays/:array/actions/scale", wrapper.ScaleArray)
 	router.POST(options.BaseURL+"/v1/arrays/:array/actions/limit", wrapper.LimitArray)
 	router.GET(options.BaseURL+"/v1/usage", wrapper.GetUsage)
 	router.GET(options.BaseURL+"/v1/usage/live", wrapper.GetLiveUsage)

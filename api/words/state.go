@@ -164,6 +164,17 @@ func Detail(s schema.StepRun) string {
 	return strings.TrimPrefix(s.Detail, string(s.Step)+": ")
 }
 
+// Live is how many of an array's jobs have not ended.
+func Live(states map[string]int) int {
+	n := 0
+	for s, jobs := range states {
+		if !schema.JobState(s).Ended() {
+			n += jobs
+		}
+	}
+	return n
+}
+
 // States is how many of an array's jobs are in each state, in the order of a job's life: "3 running, 96 queued (2 held)".
 func States(states map[string]int, held int) string {
 	var parts []string

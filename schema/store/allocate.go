@@ -272,6 +272,9 @@ func (tx *Tx) start(epoch int64, st Start, w *world) (refused string, err error)
 		if a, b := w.runs[st.Places[0].Server].Cluster, w.runs[p.Server].Cluster; a != b {
 			return fmt.Sprintf("servers of two clusters, %q and %q", a, b), nil
 		}
+		if j.Kind == schema.JobService && !w.runs[p.Server].Serves() {
+			return fmt.Sprintf("server %s is of a Slurm cluster, whose jobs end", w.runs[p.Server].Name), nil
+		}
 		if whose := w.mine[p.Server]; whose != "" && whose != j.Tenant {
 			return fmt.Sprintf("another tenant's jobs run on server %s, which does not keep jobs apart: %s", w.runs[p.Server].Name, w.runs[p.Server].Shared), nil
 		}
@@ -467,7 +470,7 @@ func (s *Store) SettleAttempt(ctx context.Context, job string, attempt int, unco
 			}
 		}
 		switch {
-		case len(tasks) > 0 && clean && (a.StopWhy == "" || a.StopWhy == schema.AttemptPreempted || a.StopWhy == schema.AttemptLost):
+		case len(tasks) > 0 && clean && j.Kind != schema.JobService && (a.StopWhy == "" || a.StopWhy == schema.AttemptPreempted || a.StopWhy == schema.AttemptLost):
 			a.Outcome, cause = schema.AttemptCompleted, ""
 		case a.StopWhy != "":
 			a.Outcome = a.StopWhy
@@ -506,6 +509,13 @@ func (s *Store) SettleAttempt(ctx context.Context, job string, attempt int, unco
 			j.Requeues++
 			if to = schema.JobQueued; j.Requeues > j.RequeueLimit {
 				to, cause = schema.JobFailed, fmt.Sprintf("lost to hardware %d times, the requeue limit is %d; last: %s", j.Requeues, j.RequeueLimit, cause)
+			}
+		}
+		if j.Kind == schema.JobService && to != schema.JobCancelled && to != schema.JobTimeout {
+			if to, cause = schema.JobQueued, a.Cause; a.Outcome == schema.AttemptFailed || a.Outcome == schema.AttemptUnstarted {
+				if err := tx.backOff(j); err != nil {
+					return err
+				}
 			}
 		}
 		if to == schema.JobQueued {

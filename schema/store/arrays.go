@@ -19,11 +19,13 @@ const MaxArray = 10_000
 // Array is the jobs of a project that share an array's name, as they are now.
 type Array struct {
 	Tenant, Project, Name, Spec, Region string
+	Kind                                schema.JobKind // service: its jobs are a service's replicas
 	Nodes                               int
 	Limit                               int // at most so many hold accelerators at once; 0 = no limit
 	Jobs                                int
 	States                              map[schema.JobState]int // how many jobs are in each
 	Held                                int                     // of the queued ones
+	Restarts                            int                     // of a service: see schema.Job
 	SubmittedBy                         string
 	SubmittedAt                         schema.Instant
 	EndedAt                             schema.Instant // of the last one; 0 while one lives
@@ -76,6 +78,9 @@ func (s *Store) SubmitArray(ctx context.Context, by, idempotencyKey, bodyHash st
 	limit, named := in.ArrayLimit, in.Array != ""
 	if limit < 0 || limit > MaxQuota {
 		return a, false, schema.Invalid("array_limit", limit, fmt.Sprintf("1 to %d, or 0 for no limit", MaxQuota))
+	}
+	if in.Kind == schema.JobService && limit != 0 {
+		return a, false, in.checkService()
 	}
 	in.ArrayLimit = 0
 	if err := in.check(); err != nil {
@@ -148,7 +153,7 @@ func (s *Store) SubmitArray(ctx context.Context, by, idempotencyKey, bodyHash st
 			tx.Emit(schema.Event{Kind: schema.EventJobSubmitted, Subject: j.ID, Job: j.ID, Tenant: j.Tenant, By: by}, map[string]any{"spec": j.Spec, "nodes": j.Nodes, "array": j.Array, "index": index})
 		}
 		created = true
-		a = Array{Tenant: one.Tenant, Project: one.Project, Name: one.Array, Spec: one.Spec, Region: one.Region, Nodes: one.Nodes, Limit: limit, Jobs: len(jobs), States: map[schema.JobState]int{schema.JobQueued: len(jobs)},
+		a = Array{Tenant: one.Tenant, Project: one.Project, Name: one.Array, Spec: one.Spec, Region: one.Region, Kind: one.Kind, Nodes: one.Nodes, Limit: limit, Jobs: len(jobs), States: map[schema.JobState]int{schema.JobQueued: len(jobs)},
 			SubmittedBy: by, SubmittedAt: tx.now}
 		if in.Held {
 			a.Held = len(jobs)
@@ -177,6 +182,7 @@ func (tx *Tx) repeated(tenant, key, hash, result string) (string, error) {
 // ArrayFilter narrows Arrays; empty fields don't.
 type ArrayFilter struct {
 	Tenant, Project, Name string
+	Kind                  schema.JobKind
 	Live                  bool // with a job that has not ended
 	Limit                 int  // 0 = 100
 }
@@ -204,7 +210,7 @@ func array(tx *Tx, f ArrayFilter) (Array, error) {
 
 func arrays(tx *Tx, f ArrayFilter) ([]Array, error) {
 	where, args := "array_name <> ''", []any{}
-	for _, c := range []struct{ column, v string }{{"tenant", f.Tenant}, {"project", f.Project}, {"array_name", f.Name}} {
+	for _, c := range []struct{ column, v string }{{"tenant", f.Tenant}, {"project", f.Project}, {"array_name", f.Name}, {"kind", string(f.Kind)}} {
 		if c.v != "" {
 			where += " AND " + c.column + " = ?"
 			args = append(args, c.v)
@@ -216,17 +222,18 @@ func arrays(tx *Tx, f ArrayFilter) ([]Array, error) {
 	}
 	var heads []struct {
 		Tenant, Project, Name, Spec, Region, SubmittedBy string
-		Nodes, MaxLimit, Jobs                            int
+		Kind                                             schema.JobKind
+		Nodes, MaxLimit, Jobs, Restarts                  int
 		SubmittedAt, EndedFirst, EndedLast               schema.Instant
 	}
-	if err := tx.db.Raw(`SELECT tenant, project, array_name AS name, min(spec) AS spec, min(region) AS region, min(nodes) AS nodes, max(array_limit) AS max_limit, count(*) AS jobs,
+	if err := tx.db.Raw(`SELECT tenant, project, array_name AS name, min(spec) AS spec, min(region) AS region, min(nodes) AS nodes, min(kind) AS kind, sum(restarts) AS restarts, max(array_limit) AS max_limit, count(*) AS jobs,
 		min(submitted_by) AS submitted_by, min(submitted_at) AS submitted_at, min(ended_at) AS ended_first, max(ended_at) AS ended_last
 		FROM jobs WHERE `+where+" GROUP BY tenant, project, array_name"+having+" ORDER BY max(seq) DESC LIMIT ?", append(args, cmp.Or(f.Limit, 100))...).Scan(&heads).Error; err != nil {
 		return nil, err
 	}
 	out := make([]Array, len(heads))
 	for i, h := range heads {
-		out[i] = Array{Tenant: h.Tenant, Project: h.Project, Name: h.Name, Spec: h.Spec, Region: h.Region, Nodes: h.Nodes, Limit: h.MaxLimit, Jobs: h.Jobs, States: map[schema.JobState]int{}, SubmittedBy: h.SubmittedBy, SubmittedAt: h.SubmittedAt}
+		out[i] = Array{Tenant: h.Tenant, Project: h.Project, Name: h.Name, Spec: h.Spec, Region: h.Region, Kind: h.Kind, Nodes: h.Nodes, Limit: h.MaxLimit, Jobs: h.Jobs, Restarts: h.Restarts, States: map[schema.JobState]int{}, SubmittedBy: h.SubmittedBy, SubmittedAt: h.SubmittedAt}
 		if h.EndedFirst > 0 {
 			out[i].EndedAt = h.EndedLast
 		}
@@ -310,6 +317,9 @@ func (s *Store) SetArrayLimit(ctx context.Context, a Array, limit int, by string
 	return s.Write(ctx, func(tx *Tx) error {
 		if err := tx.exclusive(arrayLock(a.Tenant, a.Project, a.Name)); err != nil {
 			return err
+		}
+		if a.Kind == schema.JobService {
+			return schema.Conflict(fmt.Sprintf("%s is a service, all of whose replicas run", a.Name), "scale it: gpupool service scale "+a.Name+" N")
 		}
 		n, err := tx.exec("UPDATE jobs SET array_limit = ?, version = version + 1 WHERE tenant = ? AND project = ? AND array_name = ? AND ended_at = 0", limit, a.Tenant, a.Project, a.Name)
 		if err != nil {

@@ -80,8 +80,11 @@ func (tx *Tx) attemptRunning(job string, attempt int) error {
 }
 
 // runTaskEnded tells the job's workflow when the last node's part has ended. One that failed takes the others of
-// its gang with it. The caller holds the job.
+// its gang with it. A service's is begun again where it ran, if it may be. The caller holds the job.
 func (tx *Tx) runTaskEnded(t schema.Task) error {
+	if again, err := tx.restart(t); err != nil || again {
+		return err
+	}
 	var open []schema.Task
 	if err := tx.lockAll(&open, "job = ? AND attempt = ? AND ended = 0", t.Job, t.Attempt); err != nil {
 		return err

@@ -16,6 +16,7 @@ import (
 // NewJob is a job as it is submitted.
 type NewJob struct {
 	Tenant, Project, Name, Spec string
+	Kind                        schema.JobKind // empty = JobBatch
 	Nodes, Priority             int
 	Preemptible                 bool
 	Same                        string // "", nvlink, rack, site, region
@@ -136,6 +137,17 @@ func (n *NewJob) check() error {
 	if n.ArrayLimit < 0 || n.ArrayLimit > MaxQuota || n.ArrayLimit > 0 && n.Array == "" {
 		return schema.Invalid("array_limit", n.ArrayLimit, fmt.Sprintf("1 to %d with an array, or 0 for no limit", MaxQuota))
 	}
+	if n.Kind == "" {
+		n.Kind = schema.JobBatch
+	}
+	if !n.Kind.Valid() {
+		return schema.Invalid("kind", string(n.Kind), "batch or service")
+	}
+	if n.Kind == schema.JobService {
+		if err := n.checkService(); err != nil {
+			return err
+		}
+	}
 	if n.Grace == 0 {
 		n.Grace = DefaultGrace
 	}
@@ -232,6 +244,9 @@ func (tx *Tx) newJob(by string, in NewJob) (job schema.Job, err error) {
 	if err != nil {
 		return job, err
 	}
+	if in.Kind == schema.JobService && in.TimeLimit == 0 && limit > 0 {
+		return job, schema.Invalid("spec", in.Spec, fmt.Sprintf("a spec without a longest time: jobs of this one end after %s, and a service does not end. Or give a time limit, after which it does", limit))
+	}
 	for i, d := range in.DependsOn {
 		var n int64
 		if err := tx.db.Raw("SELECT count(*) FROM jobs WHERE id = ? AND tenant = ?", d.Job, in.Tenant).Scan(&n).Error; err != nil {
@@ -249,6 +264,11 @@ func (tx *Tx) newJob(by string, in NewJob) (job schema.Job, err error) {
 	if err != nil {
 		return job, err
 	}
+	if in.Kind == schema.JobService {
+		if err := tx.servesIn(region, spec.Model); err != nil {
+			return job, err
+		}
+	}
 	if in.ArrayLimit, err = tx.arrayLimit(in); err != nil {
 		return job, err
 	}
@@ -257,7 +277,7 @@ func (tx *Tx) newJob(by string, in NewJob) (job schema.Job, err error) {
 		heldBy = by
 	}
 	reason, _ := json.Marshal(schema.ReasonDoc{Code: schema.ReasonNotEvaluated, Class: "in progress", Since: tx.now, EvaluatedAt: tx.now, ClearsWhen: "the allocator's next cycle has seen the job"})
-	job = schema.Job{Tenant: in.Tenant, Project: in.Project, Name: in.Name, Spec: spec.Name, Model: spec.Model, Nodes: in.Nodes, PerNode: spec.Accelerators,
+	job = schema.Job{Tenant: in.Tenant, Project: in.Project, Name: in.Name, Kind: in.Kind, Spec: spec.Name, Model: spec.Model, Nodes: in.Nodes, PerNode: spec.Accelerators,
 		Priority: min(in.Priority, most), AskedPriority: in.Priority, Preemptible: in.Preemptible, Same: in.Same, SameRequired: in.SameRequired, Region: region, Command: string(command), Env: string(env), WorkDir: in.WorkDir, Image: in.Image, Network: in.Network,
 		TimeLimit: limit.Milliseconds(), MaxQueue: in.MaxQueue.Milliseconds(), Grace: in.Grace.Milliseconds(), NotBefore: in.NotBefore, Held: in.Held, HeldBy: heldBy, RequeueLimit: *in.RequeueLimit,
 		DependsOn: in.DependsOn, Array: in.Array, ArrayLimit: in.ArrayLimit,
@@ -274,19 +294,24 @@ func (tx *Tx) arrayLimit(in NewJob) (int, error) {
 	if err := tx.exclusive(arrayLock(in.Tenant, in.Project, in.Array)); err != nil {
 		return 0, err
 	}
-	var limits []int
-	if err := tx.db.Raw("SELECT array_limit FROM jobs WHERE tenant = ? AND project = ? AND array_name = ? AND ended_at = 0 LIMIT 1", in.Tenant, in.Project, in.Array).Scan(&limits).Error; err != nil {
+	var there []struct {
+		ArrayLimit int
+		Kind       schema.JobKind
+	}
+	if err := tx.db.Raw("SELECT array_limit, kind FROM jobs WHERE tenant = ? AND project = ? AND array_name = ? AND ended_at = 0 LIMIT 1", in.Tenant, in.Project, in.Array).Scan(&there).Error; err != nil {
 		return 0, err
 	}
 	switch {
-	case len(limits) == 0 || limits[0] == in.ArrayLimit:
+	case len(there) > 0 && there[0].Kind != in.Kind:
+		return 0, schema.Conflict(fmt.Sprintf("array %q is of %s jobs", in.Array, there[0].Kind), "give this one another array")
+	case len(there) == 0 || there[0].ArrayLimit == in.ArrayLimit:
 		return in.ArrayLimit, nil
 	case in.ArrayLimit == 0:
-		return limits[0], nil
+		return there[0].ArrayLimit, nil
 	}
 	was := "no limit"
-	if limits[0] > 0 {
-		was = fmt.Sprintf("the limit %d", limits[0])
+	if limit := there[0].ArrayLimit; limit > 0 {
+		was = fmt.Sprintf("the limit %d", limit)
 	}
 	return 0, schema.Conflict(fmt.Sprintf("array %q has %s, not %d", in.Array, was, in.ArrayLimit), "submit without a limit to join it, or change the array's: gpupool array limit "+in.Array+" N")
 }
@@ -436,6 +461,13 @@ func (s *Store) JobTasks(ctx context.Context, job string, attempt int) ([]schema
 // RunTaskID is the id of one node's part of an attempt.
 func RunTaskID(job string, attempt, rank int) string {
 	return fmt.Sprintf("job/%s/%d/%04d", job, attempt, rank)
+}
+
+// RunTask is one node's part of an attempt; of a service the newest, which is the one that was begun last.
+func (s *Store) RunTask(ctx context.Context, job string, attempt, rank int) (schema.Task, error) {
+	var t schema.Task
+	id := RunTaskID(job, attempt, rank)
+	return t, one(s.read(ctx).Where("job = ? AND attempt = ? AND (id = ? OR id LIKE ?)", job, attempt, id, id+"/%").Order("restarts DESC").Take(&t).Error, "task", id)
 }
 
 // HoldJob keeps a queued job from being started.

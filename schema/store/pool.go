@@ -92,11 +92,11 @@ func (s *Store) queued(ctx context.Context, also, region string, args ...any) (o
 // scanJobs reads of jobs what decides about them. Left out are texts, which may be long: command, environment, names, reason
 // and cause; and how they went.
 func scanJobs(db *gorm.DB, f func(schema.Job), where string, args ...any) error {
-	return each(db.Raw(`SELECT id, seq, tenant, project, spec, model, nodes, per_node, priority, asked_priority, preemptible, same, same_required, region, time_limit, max_queue, grace, not_before,
+	return each(db.Raw(`SELECT id, seq, tenant, project, kind, spec, model, nodes, per_node, priority, asked_priority, preemptible, same, same_required, region, time_limit, max_queue, grace, not_before,
 		held, held_by, coalesce(depends_on, ''), array_name, array_limit, state, attempt, submitted_at FROM jobs WHERE `+where, args...), func(scan func(...any) error) error {
 		var j schema.Job
 		var after string
-		if err := scan(&j.ID, &j.Seq, &j.Tenant, &j.Project, &j.Spec, &j.Model, &j.Nodes, &j.PerNode, &j.Priority, &j.AskedPriority, &j.Preemptible, &j.Same, &j.SameRequired, &j.Region, &j.TimeLimit, &j.MaxQueue, &j.Grace, &j.NotBefore,
+		if err := scan(&j.ID, &j.Seq, &j.Tenant, &j.Project, &j.Kind, &j.Spec, &j.Model, &j.Nodes, &j.PerNode, &j.Priority, &j.AskedPriority, &j.Preemptible, &j.Same, &j.SameRequired, &j.Region, &j.TimeLimit, &j.MaxQueue, &j.Grace, &j.NotBefore,
 			&j.Held, &j.HeldBy, &after, &j.Array, &j.ArrayLimit, &j.State, &j.Attempt, &j.SubmittedAt); err != nil {
 			return err
 		}

@@ -40,16 +40,16 @@ const RedeliverAfter = 3 * time.Second
 // ClaimTasks hands a server's agent what it is to do now: new tasks, stops, and what it was handed and has not
 // answered. It returns none without writing where there is nothing.
 func (s *Store) ClaimTasks(ctx context.Context, server string) ([]agentproto.Task, error) {
-	due := "server = ? AND ended = 0 AND cluster = '' AND (state = 'pending' OR ((state = 'claimed' OR stop_at > 0) AND delivered < ?))"
+	due := "server = ? AND ended = 0 AND cluster = '' AND not_before <= ? AND (state = 'pending' OR ((state = 'claimed' OR stop_at > 0) AND delivered < ?))"
 	var n int64
-	if err := s.read(ctx).Raw("SELECT count(*) FROM tasks WHERE "+due, server, s.Now().Add(-RedeliverAfter)).Scan(&n).Error; err != nil || n == 0 {
+	if err := s.read(ctx).Raw("SELECT count(*) FROM tasks WHERE "+due, server, s.Now(), s.Now().Add(-RedeliverAfter)).Scan(&n).Error; err != nil || n == 0 {
 		return nil, err
 	}
 	var out []agentproto.Task
 	err := s.Write(ctx, func(tx *Tx) error {
 		out = nil
 		var rows []schema.Task
-		if err := tx.db.Where(due, server, tx.now.Add(-RedeliverAfter)).Order("created, id").Limit(256).Find(&rows).Error; err != nil {
+		if err := tx.db.Where(due, server, tx.now, tx.now.Add(-RedeliverAfter)).Order("created, id").Limit(256).Find(&rows).Error; err != nil {
 			return err
 		}
 		for _, t := range rows {
@@ -109,7 +109,8 @@ func (tx *Tx) report(server string, r agentproto.TaskReport) error {
 		return nil
 	}
 	if r.Output != "" {
-		if _, err := tx.exec("INSERT INTO task_output (task, seq, at, output) VALUES (?, ?, ?, ?) ON CONFLICT DO NOTHING", t.ID, r.Seq, tx.now, printable(r.Output)); err != nil {
+		task, seq := outputOf(t, r.Seq)
+		if _, err := tx.exec("INSERT INTO task_output (task, seq, at, output) VALUES (?, ?, ?, ?) ON CONFLICT DO NOTHING", task, seq, tx.now, printable(r.Output)); err != nil {
 			return err
 		}
 	}
@@ -143,6 +144,11 @@ func (tx *Tx) report(server string, r agentproto.TaskReport) error {
 	}
 	if err := tx.saveTask(&t); err != nil {
 		return err
+	}
+	if t.Cluster != "" && r.Restarts > t.Restarts {
+		if err := tx.restarted(t, r.Restarts, nil, r.Text, 0); err != nil {
+			return err
+		}
 	}
 	if t.Cluster != "" && len(r.Devices) > 0 {
 		contested, err := tx.rebind(&t, r.Devices)

@@ -10,6 +10,7 @@ type Server struct {
 	Rack         string // unique within the region; "" = in no rack
 	NVLinkDomain string // servers that share one NVLink domain (GB200 NVL72: the rack); "" = the server alone
 	Cluster      string // the backend cluster that runs jobs on it; "" = the pool's own agent
+	BatchOnly    bool   // what runs on it must come to an end: no services
 	CPU          int64  // cores (any unit, if specs use the same one)
 	MemoryBytes  int64
 	OneTenant    bool   // its jobs are not kept apart: while one tenant's run there, no other's start
@@ -126,6 +127,8 @@ type Job struct {
 	Cluster string   // only servers of this cluster
 	Site    string
 	Region  string
+
+	Service bool // it does not come to an end by itself
 
 	Held      *Hold
 	DependsOn []Dependency

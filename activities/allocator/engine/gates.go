@@ -231,6 +231,7 @@ type requestKey struct {
 	required              bool
 	servers               string
 	cluster, site, region string
+	service               bool
 }
 
 // miss is that a job of a priority and account, with so much time or more, did not fit.
@@ -243,7 +244,7 @@ type miss struct {
 
 // request is the shape's, counted.
 func (s *State) request(sh *shape) *request {
-	key := requestKey{sh.spec.Name, sh.nodes, sh.same, sh.required, sh.servers, sh.cluster, sh.site, sh.region}
+	key := requestKey{sh.spec.Name, sh.nodes, sh.same, sh.required, sh.servers, sh.cluster, sh.site, sh.region, sh.service}
 	r := s.requests[key]
 	if r == nil {
 		r = &request{requestKey: key}

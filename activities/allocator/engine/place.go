@@ -36,12 +36,12 @@ func (s *State) askFor(j *job) ask {
 
 // anywhere says that the job is tied to no place.
 func (a *ask) anywhere() bool {
-	return a.cluster == "" && a.site == "" && a.region == "" && len(a.only) == 0
+	return !a.service && a.cluster == "" && a.site == "" && a.region == "" && len(a.only) == 0
 }
 
 // allows says whether a job of the shape may use the server at all, busy or not.
 func (a *ask) allows(srv *server) bool {
-	if a.cluster != "" && srv.Cluster != a.cluster || a.site != "" && srv.Site != a.site ||
+	if a.service && srv.BatchOnly || a.cluster != "" && srv.Cluster != a.cluster || a.site != "" && srv.Site != a.site ||
 		a.region != "" && srv.Region != a.region {
 		return false
 	}
@@ -54,11 +54,11 @@ func (a *ask) allows(srv *server) bool {
 
 // whereAllows is allows for all servers of one place.
 func (s *State) whereAllows(a *ask, where int) bool {
-	if a.cluster == "" && a.site == "" && a.region == "" {
+	if !a.service && a.cluster == "" && a.site == "" && a.region == "" {
 		return true
 	}
 	key := s.wheres.keys[where]
-	return (a.cluster == "" || key.cluster == a.cluster) && (a.site == "" || key.site == a.site) &&
+	return !(a.service && key.batchOnly) && (a.cluster == "" || key.cluster == a.cluster) && (a.site == "" || key.site == a.site) &&
 		(a.region == "" || key.region == a.region)
 }
 

@@ -47,6 +47,7 @@ type shapeKey struct {
 	required              bool
 	servers               string
 	cluster, site, region string
+	service               bool
 	limit                 int // power of two of the time limit, so that shapes stay few
 	array                 string
 }
@@ -259,7 +260,7 @@ func (s *State) keyOf(j *Job) shapeKey {
 	return shapeKey{
 		spec: j.Spec, tenant: j.Tenant, project: j.Project, nodes: j.Nodes, priority: j.Priority,
 		preemptible: j.Preemptible, same: j.Same, required: j.SameRequired, servers: strings.Join(j.Servers, "\n"),
-		cluster: j.Cluster, site: j.Site, region: j.Region, limit: bits.Len64(uint64(max(limit, 0))), array: j.Array,
+		cluster: j.Cluster, site: j.Site, region: j.Region, service: j.Service, limit: bits.Len64(uint64(max(limit, 0))), array: j.Array,
 	}
 }
 
@@ -478,5 +479,13 @@ func compareShapes(a, b *shape) int {
 		cmp.Compare(x.spec, y.spec), cmp.Compare(x.nodes, y.nodes), cmp.Compare(x.limit, y.limit),
 		cmp.Compare(x.array, y.array), cmp.Compare(x.same, y.same), cmp.Compare(x.servers, y.servers),
 		cmp.Compare(x.cluster, y.cluster), cmp.Compare(x.site, y.site), cmp.Compare(x.region, y.region),
+		cmp.Compare(oneIf(x.service), oneIf(y.service)),
 	)
+}
+
+func oneIf(b bool) int {
+	if b {
+		return 1
+	}
+	return 0
 }

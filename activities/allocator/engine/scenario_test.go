@@ -122,7 +122,7 @@ func (sc *script) run(t *testing.T, d *datadriven.TestData) string {
 			s := engine.Server{
 				ID: id, Region: cmp.Or(a["region"], "eu"), Site: a["site"], Rack: a["rack"], NVLinkDomain: a["nvlink"], Cluster: a["cluster"],
 				CPU: int64(a.num("cpu", 128)), MemoryBytes: int64(a.num("mem", 1024)), Schedulable: a["down"] == "", WhyNot: a["down"],
-				OneTenant: a["one-tenant"] != "",
+				OneTenant: a["one-tenant"] != "", BatchOnly: a["batch-only"] != "",
 			}
 			model := a["model"]
 			if model == "" {
@@ -315,6 +315,9 @@ func (sc *script) job(id string, a args, change bool) engine.Job {
 	}
 	if _, ok := a["preemptible"]; ok {
 		j.Preemptible = true
+	}
+	if _, ok := a["service"]; ok {
+		j.Service = true
 	}
 	if v, ok := a["same"]; ok {
 		level, must := strings.CutSuffix(v, "!")

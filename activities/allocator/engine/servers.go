@@ -12,7 +12,7 @@ type server struct {
 	Server
 	ord     int
 	present bool
-	where   int     // interned region, site, cluster
+	where   int     // interned whereKey
 	winset  int     // interned set of windows over it
 	claim   *window // with OneTenant: of the tenant whose jobs run on it; one of windows
 	windows []*window
@@ -23,7 +23,10 @@ type server struct {
 	memFree int64
 }
 
-type whereKey struct{ region, site, cluster string }
+type whereKey struct {
+	region, site, cluster string
+	batchOnly             bool
+}
 
 // accel is one device, known by its id wherever it is.
 type accel struct {
@@ -166,7 +169,7 @@ func (s *State) SetServer(in Server) {
 	s.version++
 	s.unplug(srv)
 	srv.Server, srv.present = in, true
-	srv.where = s.wheres.id(whereKey{in.Region, in.Site, in.Cluster})
+	srv.where = s.wheres.id(whereKey{in.Region, in.Site, in.Cluster, in.BatchOnly})
 	byModel := map[string]*bay{}
 	for _, a := range in.Accelerators {
 		dev := s.accel(a.ID)
@@ -199,7 +202,7 @@ func (s *State) SetServer(in Server) {
 // sameShape says that nothing but health, CPU and memory differ.
 func (srv *server) sameShape(in Server) bool {
 	return srv.Region == in.Region && srv.Site == in.Site && srv.Rack == in.Rack &&
-		srv.NVLinkDomain == in.NVLinkDomain && srv.Cluster == in.Cluster &&
+		srv.NVLinkDomain == in.NVLinkDomain && srv.Cluster == in.Cluster && srv.BatchOnly == in.BatchOnly &&
 		slices.EqualFunc(srv.Accelerators, in.Accelerators, func(a, b Accelerator) bool {
 			return a.ID == b.ID && a.Model == b.Model && a.Index == b.Index
 		})

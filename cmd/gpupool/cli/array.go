@@ -14,6 +14,7 @@ import (
 	"gpupool/api/client"
 	"gpupool/api/contract"
 	"gpupool/api/words"
+	"gpupool/schema"
 )
 
 // submitArray sends an array, told by its indices and, after a %, how many run at once.
@@ -43,6 +44,10 @@ func (a *app) submitArray(cmd *cobra.Command, c *client.Client, r *request, indi
 		return printJSON(cmd.OutOrStdout(), made)
 	}
 	fmt.Fprintln(cmd.OutOrStdout(), made.Name)
+	if made.Kind == schema.JobService {
+		fmt.Fprintf(cmd.ErrOrStderr(), "A service of %s. Next: gpupool service show %s\n", words.Count(made.Jobs, "replica"), made.Name)
+		return nil
+	}
 	fmt.Fprintf(cmd.ErrOrStderr(), "An array of %d jobs. Next: gpupool array show %s\n", made.Jobs, made.Name)
 	return nil
 }

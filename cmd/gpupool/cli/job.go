@@ -300,6 +300,10 @@ func (a *app) jobShow() *cobra.Command {
 			f.put("Tenant", strings.Trim(j.Tenant+" / "+j.Project, " /"))
 			f.put("Asks for", fmt.Sprintf("%s of %s (spec %s)", words.Gang(j.Nodes, j.PerNode), j.Model, j.Spec))
 			f.put("Priority", strconv.Itoa(j.Priority))
+			if j.Kind == schema.JobService {
+				f.put("Kind", "service: kept running until it is cancelled")
+				f.put("Begun again", words.Count(j.Restarts, "time")+" where it ran, "+words.Count(j.Requeues, "time")+" after it was lost")
+			}
 			f.put("Array", arrayWords(j))
 			if j.TimeLimitMs > 0 {
 				f.put("Time limit", (&duration{j.TimeLimitMs}).String())

@@ -40,6 +40,7 @@ type manifestJob struct {
 	AfterAny                                            []string `yaml:"after_any"`
 	Hold                                                bool
 	RequeueLimit                                        *int `yaml:"requeue_limit"`
+	Replicas                                            int  // of a service; 0 = a job
 	Array                                               string
 	ArrayName                                           string `yaml:"array_name"`
 	ArrayLimit                                          int    `yaml:"array_limit"`
@@ -143,6 +144,14 @@ func (d *document) fill(m manifestJob) error {
 		}
 	}
 	d.indices = m.Array
+	switch {
+	case m.Replicas < 0:
+		return schema.Invalid(d.at("replicas"), m.Replicas, "1 or more, or nothing: it is no service")
+	case m.Replicas > 0 && (m.Array != "" || m.ArrayName != ""):
+		return schema.Invalid(d.at("indices"), m.Array, "nothing beside replicas: a service's name is its name")
+	case m.Replicas > 0:
+		d.indices = r.serve(m.Replicas)
+	}
 	switch {
 	case m.Spec == "":
 		return schema.Invalid(d.at("spec"), "", "the name of a standard spec; see gpupool spec list")

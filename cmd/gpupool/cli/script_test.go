@@ -6,6 +6,7 @@ import (
 	"net/url"
 	"os"
 	"os/signal"
+	"regexp"
 	"strconv"
 	"strings"
 	"testing"
@@ -50,6 +51,7 @@ func TestMain(m *testing.M) {
 // The scripts are sessions at a shell against a real API, each with a pool of its own. Beside testscript's own commands:
 //
 //	exits CODE COMMAND...            runs it and demands this exit code
+//	until PATTERN COMMAND...         runs it again with each change of the pool until its output matches
 //	first VAR                        keeps the first line of the last output
 //	as NAME ROLE [TENANT [PROJECT]]  goes on with a new token of that role; "as operator" goes back
 //	boots SERVER                     records a DHCPACK to it, and a stranger's guess at a token
@@ -88,6 +90,26 @@ func TestScripts(t *testing.T) {
 				}
 				if got != want {
 					ts.Fatalf("%s ends with %d, not %d", strings.Join(args[1:], " "), got, want)
+				}
+			},
+			"until": func(ts *testscript.TestScript, _ bool, args []string) {
+				p := ts.Value("pool").(*testpool.Pool)
+				want := regexp.MustCompile(args[0])
+				late := time.After(time.Minute)
+				for {
+					w := p.Store.Watch("all")
+					ts.Check(ts.Exec(args[1], args[2:]...))
+					if want.MatchString(ts.ReadFile("stdout")) {
+						w.Close()
+						return
+					}
+					select {
+					case <-w.C:
+						w.Close()
+					case <-late:
+						w.Close()
+						ts.Fatalf("not within a minute: %s says what matches %s", strings.Join(args[1:], " "), args[0])
+					}
 				}
 			},
 			"first": func(ts *testscript.TestScript, _ bool, args []string) {
