@@ -159,6 +159,60 @@ func TestOverTheBlastRadiusNothingIsCordonedUntilAPersonResetsIt(t *testing.T) {
 	}
 }
 
+// A person who resets a breaker has accepted what is out: as many go out once more as the limit grants, though the first are
+// out still, and what is beyond opens the next breaker.
+func TestAResetGrantsTheLimitOnceMore(t *testing.T) {
+	t.Parallel()
+	for name, limit := range map[string]struct {
+		of    func(n int) string // the model of the n-th server
+		scope string
+		most  int // that may be out
+	}{
+		"of a model": {func(int) string { return model }, "model ", 2}, // a tenth of eight, and always two; then the rack's is reached
+		"of a rack":  {func(n int) string { return fmt.Sprint("nvidia-m", n) }, "rack ", 4},
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			c := newClock()
+			s := storetest.OpenAt(t, c.now)
+			var pool []schema.Server
+			for n := range 8 {
+				pool = append(pool, storetest.Available(t, s, n+1, limit.of(n), 8))
+			}
+			out := func() int {
+				n := 0
+				for i, v := range pool {
+					f := report(t, s, v, "xid", []string{"79", "119", "120", "136", "143", "46", "62", "109"}[i], fmt.Sprint("f", i), s.Now())
+					if f.Verdict == "reset" {
+						n++
+					}
+					c.pass(time.Minute)
+				}
+				return n
+			}
+			if n := out(); n != limit.most {
+				t.Fatalf("%d of 8 went out, want %d", n, limit.most)
+			}
+			open, err := s.Breakers(t.Context(), true)
+			ok(t, err)
+			if held := len(pool) - limit.most; len(open) != 1 || !strings.HasPrefix(open[0].Scope, limit.scope) || len(open[0].Held) != held {
+				t.Fatalf("open: %+v, want one %sthat holds back %d", open, limit.scope, held)
+			}
+			_, err = s.ResetBreaker(t.Context(), open[0].ID, "the hardware does fail", "ann")
+			ok(t, err)
+			c.pass(time.Minute)
+			if n := out(); n != 2*limit.most {
+				t.Fatalf("after the reset %d of 8 are out, want %d", n, 2*limit.most)
+			}
+			again, err := s.Breakers(t.Context(), true)
+			ok(t, err)
+			if left := len(pool) - 2*limit.most; left > 0 && (len(again) != 1 || again[0].ID == open[0].ID || len(again[0].Held) != left) || left == 0 && len(again) != 0 {
+				t.Fatalf("open then: %+v, want another that holds back %d", again, left)
+			}
+		})
+	}
+}
+
 func TestTheTimeBetweenRepairsCountsFromWhenAServerJoined(t *testing.T) {
 	t.Parallel()
 	c := newClock()

@@ -52,7 +52,7 @@ func Reason(d schema.ReasonDoc, now schema.Instant) Why {
 			case strings.HasPrefix(b.ID, b.Kind+"_"): // the id says what it is of
 				who = b.ID
 			}
-			if n := b.GPUs.String(); n != "" && n != "0" {
+			if n := number(b.GPUs); n != "" && n != "0" {
 				who += " (" + n + " accelerators)"
 			}
 			w.Blockers = append(w.Blockers, who)
@@ -163,12 +163,21 @@ func lists(m map[string]any) bool {
 	return true
 }
 
-// number is n without a fraction where it has none.
+// number is n without a fraction where it has none, else with two digits of it, or as many as show three of a small number:
+// 12.35, 0.267, 0.125. The exact number is in the reason itself.
 func number(n json.Number) string {
-	if f, err := n.Float64(); err == nil && f == math.Trunc(f) && math.Abs(f) < 1e15 {
+	f, err := n.Float64()
+	switch size := math.Abs(f); {
+	case err != nil || size >= 1e15:
+		return n.String()
+	case f == math.Trunc(f):
 		return strconv.FormatInt(int64(f), 10)
+	case size >= 1:
+		return strconv.FormatFloat(math.Round(f*100)/100, 'f', -1, 64)
+	default:
+		short, _ := strconv.ParseFloat(strconv.FormatFloat(f, 'g', 3, 64), 64)
+		return strconv.FormatFloat(short, 'f', -1, 64)
 	}
-	return n.String()
 }
 
 // moment is the value of name as a time of day with how far away it is, or "".

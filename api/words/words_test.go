@@ -147,3 +147,15 @@ func TestControlCharactersDoNotReachATerminal(t *testing.T) {
 		t.Fatalf("%q", got)
 	}
 }
+
+func TestANumberIsShownWithTheDigitsThatItIsWorth(t *testing.T) {
+	t.Parallel()
+	for n, want := range map[json.Number]string{
+		"0": "0", "8.0": "8", "0.26666666666666666": "0.267", "12.345678": "12.35", "0.125": "0.125", "-0.5": "-0.5", "100000.5": "100000.5",
+		"1000000": "1000000", "0.0000277": "0.0000277", "99.999": "100", "1e30": "1e30",
+	} {
+		if got := number(n); got != want {
+			t.Errorf("%s is %q, not %q", n, got, want)
+		}
+	}
+}

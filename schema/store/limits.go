@@ -15,7 +15,8 @@ import (
 // Limits bound what may be taken out of the pool automatically. Zero fields are DefaultLimits'.
 type Limits struct {
 	// AtOnce and PerHour are shares of a model's servers in a region that may be out for faults at one time, and that may be
-	// taken out within an hour. Always at least AtLeast servers, so that a small pool isn't stopped by its second fault.
+	// taken out within an hour. Always at least AtLeast servers, so that a small pool isn't stopped by its second fault. What
+	// was out when a person last reset the limit's breaker is what that person has accepted: each reset grants the whole again.
 	AtOnce, PerHour float64
 	AtLeast         int
 	// Rack is the share of a rack's servers that may be out for faults at one time, and always one.
@@ -81,11 +82,12 @@ func (tx *Tx) limited(v schema.Server, f schema.Fault, verdict Verdict) (string,
 		scope, why = open[0].Scope, open[0].Why
 	}
 	count := func(dst *int64, q string, args ...any) error { return tx.db.Raw(q, args...).Scan(dst).Error }
+	const sinceReset = " > (SELECT COALESCE(max(reset_at), 0) FROM breakers WHERE scope = ?)"
 	const inPool = "phase IN ('available','draining','repairing')"
 	if scope == "" && !alone[f.Kind] {
 		var alike, pool int64
-		if err := count(&alike, "SELECT count(DISTINCT server) FROM faults WHERE kind = ? AND code = ? AND at >= ? AND server <> ? AND verdict NOT IN ('', ?, ?)",
-			f.Kind, f.Code, f.At.Add(-l.AlikeWithin), v.ID, schema.HeldStale, schema.ActionObserve); err != nil {
+		if err := count(&alike, "SELECT count(DISTINCT server) FROM faults WHERE kind = ? AND code = ? AND at >= ? AND server <> ? AND verdict NOT IN ('', ?, ?) AND at"+sinceReset,
+			f.Kind, f.Code, f.At.Add(-l.AlikeWithin), v.ID, schema.HeldStale, schema.ActionObserve, code); err != nil {
 			return "", err
 		}
 		if err := count(&pool, "SELECT count(*) FROM servers WHERE "+inPool); err != nil {
@@ -100,10 +102,10 @@ func (tx *Tx) limited(v schema.Server, f schema.Fault, verdict Verdict) (string,
 		if err := count(&total, "SELECT count(*) FROM servers WHERE region = ? AND model = ? AND "+inPool, v.Region, v.Model); err != nil {
 			return "", err
 		}
-		if err := count(&out, "SELECT count(*) FROM repairs r JOIN servers s ON s.id = r.server WHERE r.closed_at = 0 AND s.region = ? AND s.model = ?", v.Region, v.Model); err != nil {
+		if err := count(&out, "SELECT count(*) FROM repairs r JOIN servers s ON s.id = r.server WHERE r.closed_at = 0 AND s.region = ? AND s.model = ? AND r.opened_at"+sinceReset, v.Region, v.Model, model); err != nil {
 			return "", err
 		}
-		if err := count(&hour, "SELECT count(DISTINCT r.server) FROM repairs r JOIN servers s ON s.id = r.server WHERE r.opened_at > ? AND s.region = ? AND s.model = ? AND r.opened_at > (SELECT COALESCE(max(reset_at), 0) FROM breakers WHERE scope = ?)",
+		if err := count(&hour, "SELECT count(DISTINCT r.server) FROM repairs r JOIN servers s ON s.id = r.server WHERE r.opened_at > ? AND s.region = ? AND s.model = ? AND r.opened_at"+sinceReset,
 			tx.now.Add(-time.Hour), v.Region, v.Model, model); err != nil {
 			return "", err
 		}
@@ -119,7 +121,7 @@ func (tx *Tx) limited(v schema.Server, f schema.Fault, verdict Verdict) (string,
 		if err := count(&total, "SELECT count(*) FROM servers WHERE site = ? AND rack = ? AND "+inPool, v.Site, v.Rack); err != nil {
 			return "", err
 		}
-		if err := count(&out, "SELECT count(*) FROM repairs r JOIN servers s ON s.id = r.server WHERE r.closed_at = 0 AND s.site = ? AND s.rack = ?", v.Site, v.Rack); err != nil {
+		if err := count(&out, "SELECT count(*) FROM repairs r JOIN servers s ON s.id = r.server WHERE r.closed_at = 0 AND s.site = ? AND s.rack = ? AND r.opened_at"+sinceReset, v.Site, v.Rack, rack); err != nil {
 			return "", err
 		}
 		if out+1 > max(1, int64(math.Floor(l.Rack*float64(total)))) && total > 2 {
@@ -186,7 +188,8 @@ func (s *Store) HeldBy(ctx context.Context, breaker string) ([]string, error) {
 	return out, s.read(ctx).Raw("SELECT DISTINCT server FROM faults WHERE breaker = ? ORDER BY server", breaker).Scan(&out).Error
 }
 
-// ResetBreaker lets faults of its scope be acted on again. What was held back meanwhile is judged anew, unless it is over.
+// ResetBreaker lets faults of its scope be acted on again: the scope's limits count from now on. What was held back meanwhile
+// is judged anew, unless it is over; what is more than the limits grant opens the next breaker.
 func (s *Store) ResetBreaker(ctx context.Context, id, reason, by string) (Breaker, error) {
 	var b Breaker
 	err := s.Write(ctx, func(tx *Tx) error {

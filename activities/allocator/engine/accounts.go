@@ -21,6 +21,7 @@ type account struct {
 	runElse     int               // in other regions, beside running
 	quotas      map[string]*quota // by model; "" = all
 	held        map[string]*held
+	projects    []*account
 	groups      []*group // its lines in the queue, one a priority
 	share       share
 }
@@ -57,6 +58,7 @@ func (s *State) account(tenant, project string) *account {
 		a = &account{accountKey: key, weight: 1, maxPriority: math.MaxInt, quotas: map[string]*quota{}, held: map[string]*held{}}
 		if project != "" {
 			a.parent = s.account(tenant, "")
+			a.parent.projects = append(a.parent.projects, a)
 		}
 		a.chain = []*account{a}
 		if a.parent != nil {

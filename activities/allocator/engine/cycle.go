@@ -525,13 +525,14 @@ func (s *State) gapsMatter(sh *shape) bool {
 	return slices.ContainsFunc(sh.spec.pools, func(p *pool) bool { return len(p.held) > 0 })
 }
 
-// openPools is the pools where the shape's project may hold one job more.
+// openPools is the pools that can hold a job of the shape and where its project may hold one job more.
 func (s *State) openPools(sh *shape) []*pool {
-	if len(sh.spec.pools) == 1 {
-		return sh.spec.pools
+	able := s.able(sh)
+	if len(able) <= 1 {
+		return able
 	}
-	open := make([]*pool, 0, len(sh.spec.pools))
-	for _, p := range sh.spec.pools {
+	open := make([]*pool, 0, len(able))
+	for _, p := range able {
 		if s.amountGate(sh, p.model, sh.first()).code == "" {
 			open = append(open, p)
 		}
@@ -539,13 +540,14 @@ func (s *State) openPools(sh *shape) []*pool {
 	return open
 }
 
-// shutPools is which of its spec's pools a shape may not use now, one bit each.
+// shutPools is which of the pools that can hold it a shape may not use now, one bit each.
 func (s *State) shutPools(sh *shape) uint64 {
-	if len(sh.spec.pools) == 1 {
+	able := s.able(sh)
+	if len(able) <= 1 {
 		return 0
 	}
 	shut := uint64(0)
-	for i, p := range sh.spec.pools {
+	for i, p := range able {
 		if s.amountGate(sh, p.model, sh.first()).code != "" {
 			shut |= 1 << i
 		}
@@ -558,7 +560,7 @@ func (s *State) shutPools(sh *shape) uint64 {
 func (s *State) tryJob(j *job) []*bay {
 	sh := j.shape
 	m := s.missing(sh, j.limit)
-	counts := j.plan == nil && len(sh.spec.pools) <= 64
+	counts := j.plan == nil && len(s.able(sh)) <= 64
 	if counts && sh.req.hopeless(m, s.walks) {
 		return nil
 	}

@@ -118,21 +118,40 @@ func (s *State) estimate(j *job, code Code) (*ETA, string) {
 	default:
 		return s.estimateQueued(j)
 	}
-	start := max(j.plan.start, s.now)
-	ratio := s.learn.ratios.median(1)
-	p50 := start
-	if !j.plan.claim {
-		p50 = s.now + int64(float64(start-s.now)*ratio)
-	}
+	p50, start := s.estimatePlan(j.plan)
 	j.guessed().planned.set(guess{p50: p50, p90: start, made: s.now})
 	what := "the victims' grace"
 	if !j.plan.claim {
 		what = "planned by time limits"
 		if n := len(s.learn.ratios.values); n > 0 {
-			what += fmt.Sprintf("; jobs used %.0f %% of theirs (median of %d)", ratio*100, n)
+			what += fmt.Sprintf("; jobs used %.0f %% of theirs (median of %d)", s.learn.ratios.median(1)*100, n)
 		}
 	}
 	return &ETA{P50: at(p50), P90: at(start), Basis: what + s.learn.planned.String(), At: at(s.now)}, ""
+}
+
+// estimatePlan is when a planned start is expected, and when it is due at the latest.
+func (s *State) estimatePlan(pl *plan) (p50, p90 int64) {
+	p90 = max(pl.start, s.now)
+	if pl.claim {
+		return p90, p90
+	}
+	return s.now + int64(float64(p90-s.now)*s.learn.ratios.median(1)), p90
+}
+
+// planBefore is the last planned start that a job can't come before: of one that asks for the same, is ahead of it, and does
+// not run longer. nil when there is none.
+func (s *State) planBefore(j *job) *plan {
+	var last *plan
+	st := s.standing(j.shape)
+	for _, pl := range s.plans {
+		o := pl.job
+		same := o.shape.req == j.shape.req && (len(s.windows) == 0 && !s.oneTenant || o.shape.group.account == j.shape.group.account)
+		if same && (j.limit <= 0 || o.limit > 0 && o.limit <= j.limit) && pl.binds(j, st) && (last == nil || pl.start > last.start) {
+			last = pl
+		}
+	}
+	return last
 }
 
 // rateHalfLife is how long a start counts half in the rate of starts.
@@ -149,13 +168,20 @@ func (s *State) estimateQueued(j *job) (*ETA, string) {
 	mid, high := s.learn.stretch.quantiles(1, 2)
 	after := func(sec float64) int64 { return s.now + int64(min(math.Ceil(sec), 1e9))*1e9 }
 	p50, p90 := after(said*mid), after(said*max(high, mid))
+	floor := ""
+	if pl := s.planBefore(j); pl != nil {
+		mid, late := s.estimatePlan(pl)
+		if p50 < mid || p90 < late {
+			p50, p90, floor = max(p50, mid), max(p90, late), "not before one ahead that asks for the same; "
+		}
+	}
 	j.guessed().queued.set(guess{p50: p50, p90: p90, made: s.now, said: said})
 	f := j.shape.spec.family
 	if f.basisOf != s.cycle || f.basis == "" { // one for all its jobs, a cycle
 		f.basisOf = s.cycle
 		f.basis = fmt.Sprintf("%.3g accelerators an hour were given out lately", rate*3600/float64(whole)) + s.learn.queued.String()
 	}
-	return &ETA{P50: at(p50), P90: at(p90), Basis: f.basis, At: at(s.now)}, ""
+	return &ETA{P50: at(p50), P90: at(p90), Basis: floor + f.basis, At: at(s.now)}, ""
 }
 
 // guess is the first estimate of a kind that a job was given.

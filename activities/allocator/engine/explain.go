@@ -106,7 +106,7 @@ func (s *State) glanceAt(j *job) *glance {
 // shortOf is what a job that fits nowhere now is short of, counted by classes of servers.
 func (s *State) shortOf(a *ask) Also {
 	free, blocks, largest := 0, 0, 0
-	for _, p := range a.spec.pools {
+	for _, p := range s.able(a.shape) {
 		free = max(free, p.free)
 		blocks = max(blocks, s.fitting(a, p))
 		for f := len(p.byFree) - 1; f >= 0; f-- {
@@ -162,6 +162,52 @@ func (s *State) aheadInProject(j *job) int {
 		}
 	}
 	return n
+}
+
+// aheadIn is how many jobs that count against an account, its project or its tenant, are in line before a job.
+func (s *State) aheadIn(j *job, a *account) int {
+	n := s.aheadInProject(j)
+	if a.project != "" {
+		return n
+	}
+	own := j.shape.group
+	_, share := s.shares(own)
+	for _, p := range a.projects {
+		for _, g := range p.groups {
+			switch {
+			case p == own.account || g.priority < j.Priority:
+			case g.priority > j.Priority:
+				n += g.jobs
+			case s.cfg.Order == FIFO:
+				n += g.before(j)
+			default:
+				if _, other := s.shares(g); other < share || other == share && g.leads(own) {
+					n += g.jobs
+				}
+			}
+		}
+	}
+	return n
+}
+
+// before is how many jobs of the line were submitted before one.
+func (g *group) before(j *job) int {
+	n := 0
+	for _, sh := range g.shapes {
+		n += sh.queue.ahead(j).jobs
+	}
+	return n
+}
+
+// leads says whether the line's first job was submitted before the other's.
+func (g *group) leads(o *group) bool {
+	var first *job
+	for _, sh := range g.shapes {
+		if j := sh.first(); j != nil && (first == nil || before(j, first)) {
+			first = j
+		}
+	}
+	return first != nil && o.before(first) == 0
 }
 
 // detail is the numbers of a code for a job, what stands in the way, and what would clear it in a tenant's words.
@@ -260,7 +306,7 @@ func (s *State) detail(j *job, code Code) (Detail, []Blocker, string) {
 			}
 			return d, blockers, "the other tenant's jobs have ended on a server that does not keep tenants' jobs apart"
 		}
-		limit := time.Duration(max(w.from-s.now, 0))
+		limit := time.Duration(max(w.from-s.now, 0)).Truncate(time.Second)
 		d := Detail{
 			"window": w.ID, "kind": w.Kind, "starts": w.From, "ends": orNil(w.Until),
 			"your_limit": j.limit.String(), "max_limit_that_starts_now": limit.String(),
@@ -326,13 +372,13 @@ func (s *State) neverDetail(sh *shape) (Detail, []Blocker, string) {
 	if nodes == 0 {
 		d["nearest_ok"] = nil
 		if len(most.able) > 0 {
-			return d, []Blocker{}, fmt.Sprintf("the job asks for a smaller spec, or the limit of its tenant or project is raised to %g accelerators", gpus(sh.milli()))
+			return d, []Blocker{}, fmt.Sprintf("the job asks for a smaller spec, or the limit of its tenant or project is raised to %s", some(sh.milli()))
 		}
 		return d, []Blocker{}, "the job asks for a smaller spec or other servers"
 	}
 	clears := fmt.Sprintf("the job asks for at most %d nodes", nodes)
 	if len(most.able) > 0 { // only the limit stands in the way
-		clears += fmt.Sprintf(", or the limit of its tenant or project is raised to %g accelerators", gpus(sh.milli()))
+		clears += fmt.Sprintf(", or the limit of its tenant or project is raised to %s", some(sh.milli()))
 	}
 	return d, []Blocker{}, clears
 }
@@ -356,9 +402,13 @@ func (s *State) quotaDetail(j *job, v *verdict) (Detail, []Blocker, string) {
 		"level": v.account.level(), "model": model, "used": gpus(v.used), "reserved": gpus(v.reserved),
 		"asked": gpus(sh.milli()), "limit": gpus(v.limit), "over_by": gpus(over), "holders": holders,
 	}
-	clears := fmt.Sprintf("%s uses %g accelerators fewer, or its limit is raised by as many", v.account.level(), gpus(over))
-	if n := s.aheadInProject(j); n > 0 {
-		clears += fmt.Sprintf("; %d jobs of the project are ahead", n)
+	clears := fmt.Sprintf("%s uses %s fewer, or its limit is raised by as many", v.account.level(), some(over))
+	switch n := s.aheadIn(j, v.account); n {
+	case 0:
+	case 1:
+		clears += fmt.Sprintf("; 1 job of %s is ahead", v.account.level())
+	default:
+		clears += fmt.Sprintf("; %d jobs of %s are ahead", n, v.account.level())
 	}
 	return d, blockers, clears
 }
@@ -399,15 +449,15 @@ func (s *State) guaranteeDetail(sh *shape, v *verdict) (Detail, []Blocker, strin
 		return Detail{}, []Blocker{}, ""
 	}
 	idle := int64(0)
-	for _, p := range sh.spec.pools {
+	for _, p := range s.able(sh) {
 		idle += int64(p.free) * whole
 	}
 	d := Detail{
 		"level": v.account.level(), "guaranteed": gpus(v.limit), "nonpreemptible_used": gpus(v.used + v.reserved),
 		"asked": gpus(sh.milli()), "as_preemptible": map[string]any{"idle": gpus(idle)},
 	}
-	return d, []Blocker{}, fmt.Sprintf("non-preemptible jobs of %s use at most %g, or the job is submitted as preemptible",
-		v.account.level(), gpus(max(v.limit-sh.milli(), 0)))
+	return d, []Blocker{}, fmt.Sprintf("non-preemptible jobs of %s use at most %s, or the job is submitted as preemptible",
+		v.account.level(), amount(max(v.limit-sh.milli(), 0)))
 }
 
 func (s *State) budgetDetail(j *job, v *verdict) (Detail, []Blocker, string) {

@@ -65,7 +65,7 @@ func (s *State) mayReclaimLimit(j *job, v verdict) bool {
 	if s.cfg.NoPreemption || v.code != QuotaReached || v.account.project != "" || j.Project == "" || j.plan != nil && j.plan.claim {
 		return false
 	}
-	return slices.ContainsFunc(j.shape.spec.pools, func(p *pool) bool { return s.overLimit(j.shape, p.model) > 0 })
+	return slices.ContainsFunc(s.able(j.shape), func(p *pool) bool { return s.overLimit(j.shape, p.model) > 0 })
 }
 
 // overLimit is what the tenant would hold of a model over its limits, in thousandths, with one more job of a shape
@@ -99,7 +99,7 @@ func (s *State) hunt(j *job, like hunter) (best *hunt, tried bool) {
 	a := s.askFor(j)
 	pools := s.openPools(j.shape)
 	if like.atLimit {
-		pools = j.shape.spec.pools
+		pools = s.able(j.shape)
 	}
 	for _, p := range pools {
 		h := &hunter{ask: &a, s: s, pool: p, ending: s.ending[j.ID], atLimit: like.atLimit, idle: like.idle}
@@ -138,12 +138,12 @@ func (s *State) mayReclaim(sh *shape, model string) (tenant, project bool) {
 	return tenant, project
 }
 
-// due says whether a shape's next job is within what its tenant or project is guaranteed of some model it accepts.
+// due says whether a shape's next job is within what its tenant or project is guaranteed of some model that can hold it.
 func (s *State) due(sh *shape) bool {
 	if len(s.guarded) == 0 {
 		return false
 	}
-	for _, p := range sh.spec.pools {
+	for _, p := range s.able(sh) {
 		tenant, project := s.mayReclaim(sh, p.model)
 		if tenant || project && sh.group.account.chain[len(sh.group.account.chain)-1].guarantee(p.model) == 0 {
 			return true
@@ -157,16 +157,11 @@ func (s *State) borrows(sh *shape) bool {
 	if len(s.guarded) == 0 {
 		return false
 	}
-	for _, p := range sh.spec.pools {
-		if s.guarantees(p.model) {
-			return !s.due(sh)
-		}
-	}
-	return false
+	return slices.ContainsFunc(s.able(sh), func(p *pool) bool { return s.guarantees(p.model) }) && !s.due(sh)
 }
 
 func (s *State) lowerAnywhere(j *job) bool {
-	return slices.ContainsFunc(j.shape.spec.pools, func(p *pool) bool { return s.lowerRuns(p, j.Priority) })
+	return slices.ContainsFunc(s.able(j.shape), func(p *pool) bool { return s.lowerRuns(p, j.Priority) })
 }
 
 // lowerRuns says whether anything of a lower priority runs in a pool that could be told to end.

@@ -5,6 +5,7 @@ import (
 	"maps"
 	"math"
 	"slices"
+	"strconv"
 	"time"
 )
 
@@ -313,3 +314,14 @@ func plus(t int64, d time.Duration) int64 {
 
 // gpus shows an amount in accelerators.
 func gpus(milli int64) float64 { return float64(milli) / float64(whole) }
+
+// some is an amount in words: "1 accelerator", "2.5 accelerators".
+func some(milli int64) string {
+	if milli == whole {
+		return "1 accelerator"
+	}
+	return amount(milli) + " accelerators"
+}
+
+// amount is gpus in a text: all its digits, and never an exponent.
+func amount(milli int64) string { return strconv.FormatFloat(gpus(milli), 'f', -1, 64) }
