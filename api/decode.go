@@ -44,8 +44,16 @@ func (b inTime) Read(p []byte) (int, error) {
 	return n, err
 }
 
-// readBody reads a request's body of at most limit bytes.
+// readBody reads a request's body of at most limit bytes of text.
 func readBody(c *gin.Context, limit int64) ([]byte, error) {
+	b, err := readBytes(c, limit)
+	if err == nil && !utf8.Valid(b) { // decoders would put U+FFFD in its place: another text than was sent
+		return nil, &schema.Error{Code: schema.CodeInvalid, Field: "body", Message: "it is not UTF-8", Hint: "text in UTF-8"}
+	}
+	return b, err
+}
+
+func readBytes(c *gin.Context, limit int64) ([]byte, error) {
 	b, err := io.ReadAll(http.MaxBytesReader(c.Writer, c.Request.Body, limit))
 	var big *http.MaxBytesError
 	if errors.As(err, &big) {
@@ -53,9 +61,6 @@ func readBody(c *gin.Context, limit int64) ([]byte, error) {
 	}
 	if err != nil {
 		return nil, &schema.Error{Code: schema.CodeInvalid, Field: "body", Message: "it ended early", Hint: "send it whole, and without a pause", Err: err}
-	}
-	if !utf8.Valid(b) { // decoders would put U+FFFD in its place: another text than was sent
-		return nil, &schema.Error{Code: schema.CodeInvalid, Field: "body", Message: "it is not UTF-8", Hint: "text in UTF-8"}
 	}
 	return b, nil
 }

@@ -39,11 +39,15 @@ func (s *Server) once(c *gin.Context) {
 		s.fail(c, schema.Invalid(keyHeader, key, "no key here: a secret is shown once, and a kept answer would hold it"))
 		return
 	}
-	limit := int64(maxBody)
-	if route == "POST /v1/servers/bulk" {
+	limit, read := int64(maxBody), readBody
+	switch route {
+	case "POST /v1/servers/bulk":
 		limit = maxBulk
+	case "POST /v1/repairs/:repair/photos":
+		bounded(c, photoWithin)
+		limit, read = schema.MaxPhotoBytes, readBytes
 	}
-	body, err := readBody(c, limit)
+	body, err := read(c, limit)
 	if err != nil {
 		s.fail(c, err)
 		return

@@ -75,6 +75,7 @@ type Server struct {
 	keys    agentKeys
 	csrf    *http.CrossOriginProtection
 	waiting atomic.Int64  // long-polls and streams that wait now
+	photos  chan struct{} // has room for as many photos as may be on their way at once
 	turns   chan struct{} // has room for as many of them as may read at once, see inTurn
 
 	stop     context.CancelFunc
@@ -117,7 +118,7 @@ func New(c Config) (*Server, error) {
 	if _, err := operations(); err != nil {
 		return nil, err
 	}
-	s := &Server{c: c, stopping: make(chan struct{}), turns: make(chan struct{}, max(2, runtime.GOMAXPROCS(0)/2)), csrf: http.NewCrossOriginProtection()}
+	s := &Server{c: c, stopping: make(chan struct{}), photos: make(chan struct{}, photosAtOnce), turns: make(chan struct{}, max(2, runtime.GOMAXPROCS(0)/2)), csrf: http.NewCrossOriginProtection()}
 	s.auth = auth.New(auth.Config{Tokens: c.Store.TokenByHash, Ring: c.Ring, Rate: max(c.RatePerToken, 0), Burst: 2 * max(c.RatePerToken, 0), Clock: c.Clock, Secure: isHTTPS(c.ExternalURL)})
 	s.keys = agentKeys{known: map[string]agentKey{}}
 	s.audit = newAuditor(c.Store, c.Log)

@@ -113,7 +113,7 @@ func plain(s string) string {
 var hardware = []schema.EventKind{schema.EventServerEnrolled, schema.EventServerDifference, schema.EventServerPause, schema.EventServerPhase, schema.EventServerStep, schema.EventServerFailure, schema.EventServerCordoned, schema.EventServerUncordoned,
 	schema.EventServerProtected, schema.EventServerIdentified, schema.EventServerPhonedHome, schema.EventServerAgent, schema.EventServerDrained, schema.EventServerDiscovered,
 	schema.EventAcceleratorSeen, schema.EventAcceleratorHealth, schema.EventAcceleratorGone, schema.EventFault, schema.EventFaultCleared, schema.EventRepairOpened, schema.EventRepairState,
-	schema.EventRepairDone, schema.EventBoot, schema.EventServerBMC, schema.EventBMCAsked, schema.EventBMCEnded}
+	schema.EventRepairDone, schema.EventRepairPhoto, schema.EventBoot, schema.EventServerBMC, schema.EventBMCAsked, schema.EventBMCEnded}
 
 // ListEvents gives events as a page, a long-poll or a stream.
 func (s *Server) ListEvents(c *gin.Context, p contract.ListEventsParams) {

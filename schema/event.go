@@ -39,6 +39,8 @@ const (
 	EventRepairNews   EventKind = "repair.news"    // its evidence changed: more of it, or some cleared. data: action, cure, why. Delivered
 	EventRepairDone   EventKind = "repair.done"    // the technician's word; data: old_serial, new_serial, note, by
 
+	EventRepairPhoto EventKind = "repair.photo" // data: what, photo (its SHA-256), note
+
 	EventRMA EventKind = "rma.state" // data: state, serial_out, serial_in, vendor_case
 
 	EventTaskQueued   EventKind = "task.queued" // work for a server's agent. Wakes its long-poll
@@ -86,7 +88,7 @@ var EventKinds = []EventKind{
 	EventServerProtected, EventServerIdentified, EventServerPhonedHome, EventServerInstall, EventServerAgent, EventServerDrained,
 	EventServerDiscovered, EventServerBMC, EventBMCAsked, EventBMCEnded, EventAcceleratorSeen, EventAcceleratorHealth,
 	EventAcceleratorInstalled, EventAcceleratorGone, EventFault, EventFaultCleared, EventBreaker, EventRepairOpened,
-	EventRepairState, EventRepairNews, EventRepairDone, EventRMA, EventTaskQueued, EventTaskProgress,
+	EventRepairState, EventRepairNews, EventRepairDone, EventRepairPhoto, EventRMA, EventTaskQueued, EventTaskProgress,
 	EventTaskEnded, EventJobSubmitted, EventJobAllocated, EventJobRunning, EventJobStop, EventJobAttemptEnded,
 	EventJobReleased, EventJobState, EventJobReason, EventJobRestarted, EventJobHeld, EventJobUnheld, EventJobLimit,
 	EventArrayLimit, EventUsageAdjusted, EventUsageAlarm, EventBudgetWarning, EventJobIdle, EventJobCheckpoint,

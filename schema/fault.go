@@ -140,6 +140,7 @@ type Repair struct {
 	FirstSignAt Instant `json:"first_sign_at"` // of its evidence, by the source's clock
 	OpenedAt    Instant `json:"opened_at"`     // and cordoned
 	DrainedAt   Instant `json:"drained_at"`
+	WaitingAt   Instant `json:"waiting_at"` // for the technician, the first time
 	ClaimedAt   Instant `json:"claimed_at"`
 	DoneAt      Instant `json:"done_at"`
 	ClosedAt    Instant `json:"closed_at"`

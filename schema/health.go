@@ -132,7 +132,7 @@ type HealthTimes struct {
 
 // StepTimes are how long one step took, in seconds.
 type StepTimes struct {
-	Step  string  `json:"step"` // detect, drain, reset-or-wait, hands-on, prove, whole
+	Step  string  `json:"step"` // detect, drain, reset, wait, hands-on, prove, whole
 	Count int     `json:"count"`
 	Mean  float64 `json:"mean_s"`
 	P50   float64 `json:"p50_s"`

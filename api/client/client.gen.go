@@ -661,10 +661,59 @@ type ClientInterface interface {
 	// Corresponds with POST /v1/repairs/{repair}/actions/drain-now (the `DrainRepairNow` operationId).
 	DrainRepairNow(ctx context.Context, repair TheRepair, body DrainRepairNowJSONRequestBody, reqEditors ...RequestEditorFn) (*http.Response, error)
 
+	// LightRepairWithBody Switch the locator light of its server
+	//
+	// Taken while it waits for the technician, as claim and done are; the repair puts the light out when it ends. What came of it is at `light` below the repair.
+	//
+	// Takes any type of body and a specified content type.
+	//
+	// Corresponds with POST /v1/repairs/{repair}/actions/light (the `LightRepair` operationId).
+	LightRepairWithBody(ctx context.Context, repair TheRepair, contentType string, body io.Reader, reqEditors ...RequestEditorFn) (*http.Response, error)
+
+	// LightRepair Switch the locator light of its server
+	//
+	// Taken while it waits for the technician, as claim and done are; the repair puts the light out when it ends. What came of it is at `light` below the repair.
+	//
+	// Takes a body of the `application/json` content type.
+	//
+	// Corresponds with POST /v1/repairs/{repair}/actions/light (the `LightRepair` operationId).
+	LightRepair(ctx context.Context, repair TheRepair, body LightRepairJSONRequestBody, reqEditors ...RequestEditorFn) (*http.Response, error)
+
 	// GetRepairEvidence What was told, seen, tried and tested: the bundle that goes to the maker
 	//
 	// Corresponds with GET /v1/repairs/{repair}/evidence (the `GetRepairEvidence` operationId).
 	GetRepairEvidence(ctx context.Context, repair TheRepair, reqEditors ...RequestEditorFn) (*http.Response, error)
+
+	// GetRepairLight What came of the last time that somebody switched its server's locator light
+	//
+	// Corresponds with GET /v1/repairs/{repair}/light (the `GetRepairLight` operationId).
+	GetRepairLight(ctx context.Context, repair TheRepair, reqEditors ...RequestEditorFn) (*http.Response, error)
+
+	// ListRepairPhotos Its photos, the oldest first
+	//
+	// Corresponds with GET /v1/repairs/{repair}/photos (the `ListRepairPhotos` operationId).
+	ListRepairPhotos(ctx context.Context, repair TheRepair, reqEditors ...RequestEditorFn) (*http.Response, error)
+
+	// AddRepairPhotoWithBody Keep a photo with it
+	//
+	// The body is the picture, JPEG or PNG of at most 16 MiB and 100 million pixels. What it is is found out from its bytes, whatever
+	// Content-Type says. It is kept as it is, with what the camera wrote into it, under the SHA-256 of its bytes: the same picture again
+	// is that one. At most 20 for a repair.
+	//
+	// Takes any type of body and a specified content type.
+	//
+	// Corresponds with POST /v1/repairs/{repair}/photos (the `AddRepairPhoto` operationId).
+	AddRepairPhotoWithBody(ctx context.Context, repair TheRepair, params *AddRepairPhotoParams, contentType string, body io.Reader, reqEditors ...RequestEditorFn) (*http.Response, error)
+
+	// DeleteRepairPhoto Take away a photo that shows what it should not
+	//
+	// Corresponds with DELETE /v1/repairs/{repair}/photos/{photo} (the `DeleteRepairPhoto` operationId).
+	DeleteRepairPhoto(ctx context.Context, repair TheRepair, photo string, reqEditors ...RequestEditorFn) (*http.Response, error)
+
+	// GetRepairPhoto The picture itself
+	//
+	// Corresponds with GET /v1/repairs/{repair}/photos/{photo} (the `GetRepairPhoto` operationId).
+	GetRepairPhoto(ctx context.Context, repair TheRepair, photo string, reqEditors ...RequestEditorFn) (*http.Response, error)
 
 	// GetReport The four counts (queue wait, allocated share, idle rate, success rate) with their verdict
 	//
@@ -2738,11 +2787,130 @@ func (c *Client) DrainRepairNow(ctx context.Context, repair TheRepair, body Drai
 	return c.Client.Do(req)
 }
 
+// LightRepairWithBody Switch the locator light of its server
+//
+// Taken while it waits for the technician, as claim and done are; the repair puts the light out when it ends. What came of it is at `light` below the repair.
+//
+// Takes any type of body and a specified content type.
+//
+// Corresponds with POST /v1/repairs/{repair}/actions/light (the `LightRepair` operationId).
+func (c *Client) LightRepairWithBody(ctx context.Context, repair TheRepair, contentType string, body io.Reader, reqEditors ...RequestEditorFn) (*http.Response, error) {
+	req, err := NewLightRepairRequestWithBody(c.Server, repair, contentType, body)
+	if err != nil {
+		return nil, err
+	}
+	req = req.WithContext(ctx)
+	if err := c.applyEditors(ctx, req, reqEditors); err != nil {
+		return nil, err
+	}
+	return c.Client.Do(req)
+}
+
+// LightRepair Switch the locator light of its server
+//
+// Taken while it waits for the technician, as claim and done are; the repair puts the light out when it ends. What came of it is at `light` below the repair.
+//
+// Takes a body of the `application/json` content type.
+//
+// Corresponds with POST /v1/repairs/{repair}/actions/light (the `LightRepair` operationId).
+func (c *Client) LightRepair(ctx context.Context, repair TheRepair, body LightRepairJSONRequestBody, reqEditors ...RequestEditorFn) (*http.Response, error) {
+	req, err := NewLightRepairRequest(c.Server, repair, body)
+	if err != nil {
+		return nil, err
+	}
+	req = req.WithContext(ctx)
+	if err := c.applyEditors(ctx, req, reqEditors); err != nil {
+		return nil, err
+	}
+	return c.Client.Do(req)
+}
+
 // GetRepairEvidence What was told, seen, tried and tested: the bundle that goes to the maker
 //
 // Corresponds with GET /v1/repairs/{repair}/evidence (the `GetRepairEvidence` operationId).
 func (c *Client) GetRepairEvidence(ctx context.Context, repair TheRepair, reqEditors ...RequestEditorFn) (*http.Response, error) {
 	req, err := NewGetRepairEvidenceRequest(c.Server, repair)
+	if err != nil {
+		return nil, err
+	}
+	req = req.WithContext(ctx)
+	if err := c.applyEditors(ctx, req, reqEditors); err != nil {
+		return nil, err
+	}
+	return c.Client.Do(req)
+}
+
+// GetRepairLight What came of the last time that somebody switched its server's locator light
+//
+// Corresponds with GET /v1/repairs/{repair}/light (the `GetRepairLight` operationId).
+func (c *Client) GetRepairLight(ctx context.Context, repair TheRepair, reqEditors ...RequestEditorFn) (*http.Response, error) {
+	req, err := NewGetRepairLightRequest(c.Server, repair)
+	if err != nil {
+		return nil, err
+	}
+	req = req.WithContext(ctx)
+	if err := c.applyEditors(ctx, req, reqEditors); err != nil {
+		return nil, err
+	}
+	return c.Client.Do(req)
+}
+
+// ListRepairPhotos Its photos, the oldest first
+//
+// Corresponds with GET /v1/repairs/{repair}/photos (the `ListRepairPhotos` operationId).
+func (c *Client) ListRepairPhotos(ctx context.Context, repair TheRepair, reqEditors ...RequestEditorFn) (*http.Response, error) {
+	req, err := NewListRepairPhotosRequest(c.Server, repair)
+	if err != nil {
+		return nil, err
+	}
+	req = req.WithContext(ctx)
+	if err := c.applyEditors(ctx, req, reqEditors); err != nil {
+		return nil, err
+	}
+	return c.Client.Do(req)
+}
+
+// AddRepairPhotoWithBody Keep a photo with it
+//
+// The body is the picture, JPEG or PNG of at most 16 MiB and 100 million pixels. What it is is found out from its bytes, whatever
+// Content-Type says. It is kept as it is, with what the camera wrote into it, under the SHA-256 of its bytes: the same picture again
+// is that one. At most 20 for a repair.
+//
+// Takes any type of body and a specified content type.
+//
+// Corresponds with POST /v1/repairs/{repair}/photos (the `AddRepairPhoto` operationId).
+func (c *Client) AddRepairPhotoWithBody(ctx context.Context, repair TheRepair, params *AddRepairPhotoParams, contentType string, body io.Reader, reqEditors ...RequestEditorFn) (*http.Response, error) {
+	req, err := NewAddRepairPhotoRequestWithBody(c.Server, repair, params, contentType, body)
+	if err != nil {
+		return nil, err
+	}
+	req = req.WithContext(ctx)
+	if err := c.applyEditors(ctx, req, reqEditors); err != nil {
+		return nil, err
+	}
+	return c.Client.Do(req)
+}
+
+// DeleteRepairPhoto Take away a photo that shows what it should not
+//
+// Corresponds with DELETE /v1/repairs/{repair}/photos/{photo} (the `DeleteRepairPhoto` operationId).
+func (c *Client) DeleteRepairPhoto(ctx context.Context, repair TheRepair, photo string, reqEditors ...RequestEditorFn) (*http.Response, error) {
+	req, err := NewDeleteRepairPhotoRequest(c.Server, repair, photo)
+	if err != nil {
+		return nil, err
+	}
+	req = req.WithContext(ctx)
+	if err := c.applyEditors(ctx, req, reqEditors); err != nil {
+		return nil, err
+	}
+	return c.Client.Do(req)
+}
+
+// GetRepairPhoto The picture itself
+//
+// Corresponds with GET /v1/repairs/{repair}/photos/{photo} (the `GetRepairPhoto` operationId).
+func (c *Client) GetRepairPhoto(ctx context.Context, repair TheRepair, photo string, reqEditors ...RequestEditorFn) (*http.Response, error) {
+	req, err := NewGetRepairPhotoRequest(c.Server, repair, photo)
 	if err != nil {
 		return nil, err
 	}
@@ -7877,6 +8045,53 @@ func NewDrainRepairNowRequestWithBody(server string, repair TheRepair, contentTy
 	return req, nil
 }
 
+// NewLightRepairRequest calls the generic LightRepair builder with application/json body
+func NewLightRepairRequest(server string, repair TheRepair, body LightRepairJSONRequestBody) (*http.Request, error) {
+	var bodyReader io.Reader
+	buf, err := json.Marshal(body)
+	if err != nil {
+		return nil, err
+	}
+	bodyReader = bytes.NewReader(buf)
+	return NewLightRepairRequestWithBody(server, repair, "application/json", bodyReader)
+}
+
+// NewLightRepairRequestWithBody constructs an http.Request for the LightRepair method, with any body, and a specified content type
+func NewLightRepairRequestWithBody(server string, repair TheRepair, contentType string, body io.Reader) (*http.Request, error) {
+	var err error
+
+	var pathParam0 string
+
+	pathParam0, err = runtime.StyleParamWithOptions("simple", false, "repair", repair, runtime.StyleParamOptions{ParamLocation: runtime.ParamLocationPath, Type: "string", Format: ""})
+	if err != nil {
+		return nil, err
+	}
+
+	serverURL, err := url.Parse(server)
+	if err != nil {
+		return nil, err
+	}
+
+	operationPath := fmt.Sprintf("/v1/repairs/%s/actions/light", pathParam0)
+	if operationPath[0] == '/' {
+		operationPath = "." + operationPath
+	}
+
+	queryURL, err := serverURL.Parse(operationPath)
+	if err != nil {
+		return nil, err
+	}
+
+	req, err := http.NewRequest(http.MethodPost, queryURL.String(), body)
+	if err != nil {
+		return nil, err
+	}
+
+	req.Header.Add("Content-Type", contentType)
+
+	return req, nil
+}
+
 // NewGetRepairEvidenceRequest constructs an http.Request for the GetRepairEvidence method
 func NewGetRepairEvidenceRequest(server string, repair TheRepair) (*http.Request, error) {
 	var err error
@@ -7894,6 +8109,219 @@ func NewGetRepairEvidenceRequest(server string, repair TheRepair) (*http.Request
 	}
 
 	operationPath := fmt.Sprintf("/v1/repairs/%s/evidence", pathParam0)
+	if operationPath[0] == '/' {
+		operationPath = "." + operationPath
+	}
+
+	queryURL, err := serverURL.Parse(operationPath)
+	if err != nil {
+		return nil, err
+	}
+
+	req, err := http.NewRequest(http.MethodGet, queryURL.String(), nil)
+	if err != nil {
+		return nil, err
+	}
+
+	return req, nil
+}
+
+// NewGetRepairLightRequest constructs an http.Request for the GetRepairLight method
+func NewGetRepairLightRequest(server string, repair TheRepair) (*http.Request, error) {
+	var err error
+
+	var pathParam0 string
+
+	pathParam0, err = runtime.StyleParamWithOptions("simple", false, "repair", repair, runtime.StyleParamOptions{ParamLocation: runtime.ParamLocationPath, Type: "string", Format: ""})
+	if err != nil {
+		return nil, err
+	}
+
+	serverURL, err := url.Parse(server)
+	if err != nil {
+		return nil, err
+	}
+
+	operationPath := fmt.Sprintf("/v1/repairs/%s/light", pathParam0)
+	if operationPath[0] == '/' {
+		operationPath = "." + operationPath
+	}
+
+	queryURL, err := serverURL.Parse(operationPath)
+	if err != nil {
+		return nil, err
+	}
+
+	req, err := http.NewRequest(http.MethodGet, queryURL.String(), nil)
+	if err != nil {
+		return nil, err
+	}
+
+	return req, nil
+}
+
+// NewListRepairPhotosRequest constructs an http.Request for the ListRepairPhotos method
+func NewListRepairPhotosRequest(server string, repair TheRepair) (*http.Request, error) {
+	var err error
+
+	var pathParam0 string
+
+	pathParam0, err = runtime.StyleParamWithOptions("simple", false, "repair", repair, runtime.StyleParamOptions{ParamLocation: runtime.ParamLocationPath, Type: "string", Format: ""})
+	if err != nil {
+		return nil, err
+	}
+
+	serverURL, err := url.Parse(server)
+	if err != nil {
+		return nil, err
+	}
+
+	operationPath := fmt.Sprintf("/v1/repairs/%s/photos", pathParam0)
+	if operationPath[0] == '/' {
+		operationPath = "." + operationPath
+	}
+
+	queryURL, err := serverURL.Parse(operationPath)
+	if err != nil {
+		return nil, err
+	}
+
+	req, err := http.NewRequest(http.MethodGet, queryURL.String(), nil)
+	if err != nil {
+		return nil, err
+	}
+
+	return req, nil
+}
+
+// NewAddRepairPhotoRequestWithBody constructs an http.Request for the AddRepairPhoto method, with any body, and a specified content type
+func NewAddRepairPhotoRequestWithBody(server string, repair TheRepair, params *AddRepairPhotoParams, contentType string, body io.Reader) (*http.Request, error) {
+	var err error
+
+	var pathParam0 string
+
+	pathParam0, err = runtime.StyleParamWithOptions("simple", false, "repair", repair, runtime.StyleParamOptions{ParamLocation: runtime.ParamLocationPath, Type: "string", Format: ""})
+	if err != nil {
+		return nil, err
+	}
+
+	serverURL, err := url.Parse(server)
+	if err != nil {
+		return nil, err
+	}
+
+	operationPath := fmt.Sprintf("/v1/repairs/%s/photos", pathParam0)
+	if operationPath[0] == '/' {
+		operationPath = "." + operationPath
+	}
+
+	queryURL, err := serverURL.Parse(operationPath)
+	if err != nil {
+		return nil, err
+	}
+
+	if params != nil {
+		// queryValues collects non-styled parameters (passthrough, JSON)
+		// that are safe to round-trip through url.Values.Encode().
+		queryValues := queryURL.Query()
+		// rawQueryFragments collects pre-encoded query fragments from
+		// styled parameters, preserving literal commas as delimiters
+		// per the OpenAPI spec (e.g. "color=blue,black,brown").
+		var rawQueryFragments []string
+
+		if params.Note != nil {
+
+			if queryFrag, err := runtime.StyleParamWithOptions("form", true, "note", *params.Note, runtime.StyleParamOptions{ParamLocation: runtime.ParamLocationQuery, Type: "string", Format: ""}); err != nil {
+				return nil, err
+			} else {
+				for _, qp := range strings.Split(queryFrag, "&") {
+					rawQueryFragments = append(rawQueryFragments, qp)
+				}
+			}
+
+		}
+
+		if encoded := queryValues.Encode(); encoded != "" {
+			rawQueryFragments = append(rawQueryFragments, encoded)
+		}
+		queryURL.RawQuery = strings.Join(rawQueryFragments, "&")
+	}
+
+	req, err := http.NewRequest(http.MethodPost, queryURL.String(), body)
+	if err != nil {
+		return nil, err
+	}
+
+	req.Header.Add("Content-Type", contentType)
+
+	return req, nil
+}
+
+// NewDeleteRepairPhotoRequest constructs an http.Request for the DeleteRepairPhoto method
+func NewDeleteRepairPhotoRequest(server string, repair TheRepair, photo string) (*http.Request, error) {
+	var err error
+
+	var pathParam0 string
+
+	pathParam0, err = runtime.StyleParamWithOptions("simple", false, "repair", repair, runtime.StyleParamOptions{ParamLocation: runtime.ParamLocationPath, Type: "string", Format: ""})
+	if err != nil {
+		return nil, err
+	}
+
+	var pathParam1 string
+
+	pathParam1, err = runtime.StyleParamWithOptions("simple", false, "photo", photo, runtime.StyleParamOptions{ParamLocation: runtime.ParamLocationPath, Type: "string", Format: ""})
+	if err != nil {
+		return nil, err
+	}
+
+	serverURL, err := url.Parse(server)
+	if err != nil {
+		return nil, err
+	}
+
+	operationPath := fmt.Sprintf("/v1/repairs/%s/photos/%s", pathParam0, pathParam1)
+	if operationPath[0] == '/' {
+		operationPath = "." + operationPath
+	}
+
+	queryURL, err := serverURL.Parse(operationPath)
+	if err != nil {
+		return nil, err
+	}
+
+	req, err := http.NewRequest(http.MethodDelete, queryURL.String(), nil)
+	if err != nil {
+		return nil, err
+	}
+
+	return req, nil
+}
+
+// NewGetRepairPhotoRequest constructs an http.Request for the GetRepairPhoto method
+func NewGetRepairPhotoRequest(server string, repair TheRepair, photo string) (*http.Request, error) {
+	var err error
+
+	var pathParam0 string
+
+	pathParam0, err = runtime.StyleParamWithOptions("simple", false, "repair", repair, runtime.StyleParamOptions{ParamLocation: runtime.ParamLocationPath, Type: "string", Format: ""})
+	if err != nil {
+		return nil, err
+	}
+
+	var pathParam1 string
+
+	pathParam1, err = runtime.StyleParamWithOptions("simple", false, "photo", photo, runtime.StyleParamOptions{ParamLocation: runtime.ParamLocationPath, Type: "string", Format: ""})
+	if err != nil {
+		return nil, err
+	}
+
+	serverURL, err := url.Parse(server)
+	if err != nil {
+		return nil, err
+	}
+
+	operationPath := fmt.Sprintf("/v1/repairs/%s/photos/%s", pathParam0, pathParam1)
 	if operationPath[0] == '/' {
 		operationPath = "." + operationPath
 	}
@@ -11685,12 +12113,69 @@ type ClientWithResponsesInterface interface {
 	// Corresponds with POST /v1/repairs/{repair}/actions/drain-now (the `DrainRepairNow` operationId).
 	DrainRepairNowWithResponse(ctx context.Context, repair TheRepair, body DrainRepairNowJSONRequestBody, reqEditors ...RequestEditorFn) (*DrainRepairNowResponse, error)
 
+	// LightRepairWithBodyWithResponse Switch the locator light of its server
+	//
+	// Taken while it waits for the technician, as claim and done are; the repair puts the light out when it ends. What came of it is at `light` below the repair.
+	//
+	// Takes any type of body and a specified content type, and returns a wrapper object for the known response body format(s).
+	//
+	// Corresponds with POST /v1/repairs/{repair}/actions/light (the `LightRepair` operationId).
+	LightRepairWithBodyWithResponse(ctx context.Context, repair TheRepair, contentType string, body io.Reader, reqEditors ...RequestEditorFn) (*LightRepairResponse, error)
+
+	// LightRepairWithResponse Switch the locator light of its server
+	//
+	// Taken while it waits for the technician, as claim and done are; the repair puts the light out when it ends. What came of it is at `light` below the repair.
+	//
+	// Takes a body of the `application/json` content type, and returns a wrapper object for the known response body format(s).
+	//
+	// Corresponds with POST /v1/repairs/{repair}/actions/light (the `LightRepair` operationId).
+	LightRepairWithResponse(ctx context.Context, repair TheRepair, body LightRepairJSONRequestBody, reqEditors ...RequestEditorFn) (*LightRepairResponse, error)
+
 	// GetRepairEvidenceWithResponse What was told, seen, tried and tested: the bundle that goes to the maker
 	//
 	// Returns a wrapper object for the known response body format(s).
 	//
 	// Corresponds with GET /v1/repairs/{repair}/evidence (the `GetRepairEvidence` operationId).
 	GetRepairEvidenceWithResponse(ctx context.Context, repair TheRepair, reqEditors ...RequestEditorFn) (*GetRepairEvidenceResponse, error)
+
+	// GetRepairLightWithResponse What came of the last time that somebody switched its server's locator light
+	//
+	// Returns a wrapper object for the known response body format(s).
+	//
+	// Corresponds with GET /v1/repairs/{repair}/light (the `GetRepairLight` operationId).
+	GetRepairLightWithResponse(ctx context.Context, repair TheRepair, reqEditors ...RequestEditorFn) (*GetRepairLightResponse, error)
+
+	// ListRepairPhotosWithResponse Its photos, the oldest first
+	//
+	// Returns a wrapper object for the known response body format(s).
+	//
+	// Corresponds with GET /v1/repairs/{repair}/photos (the `ListRepairPhotos` operationId).
+	ListRepairPhotosWithResponse(ctx context.Context, repair TheRepair, reqEditors ...RequestEditorFn) (*ListRepairPhotosResponse, error)
+
+	// AddRepairPhotoWithBodyWithResponse Keep a photo with it
+	//
+	// The body is the picture, JPEG or PNG of at most 16 MiB and 100 million pixels. What it is is found out from its bytes, whatever
+	// Content-Type says. It is kept as it is, with what the camera wrote into it, under the SHA-256 of its bytes: the same picture again
+	// is that one. At most 20 for a repair.
+	//
+	// Takes any type of body and a specified content type, and returns a wrapper object for the known response body format(s).
+	//
+	// Corresponds with POST /v1/repairs/{repair}/photos (the `AddRepairPhoto` operationId).
+	AddRepairPhotoWithBodyWithResponse(ctx context.Context, repair TheRepair, params *AddRepairPhotoParams, contentType string, body io.Reader, reqEditors ...RequestEditorFn) (*AddRepairPhotoResponse, error)
+
+	// DeleteRepairPhotoWithResponse Take away a photo that shows what it should not
+	//
+	// Returns a wrapper object for the known response body format(s).
+	//
+	// Corresponds with DELETE /v1/repairs/{repair}/photos/{photo} (the `DeleteRepairPhoto` operationId).
+	DeleteRepairPhotoWithResponse(ctx context.Context, repair TheRepair, photo string, reqEditors ...RequestEditorFn) (*DeleteRepairPhotoResponse, error)
+
+	// GetRepairPhotoWithResponse The picture itself
+	//
+	// Returns a wrapper object for the known response body format(s).
+	//
+	// Corresponds with GET /v1/repairs/{repair}/photos/{photo} (the `GetRepairPhoto` operationId).
+	GetRepairPhotoWithResponse(ctx context.Context, repair TheRepair, photo string, reqEditors ...RequestEditorFn) (*GetRepairPhotoResponse, error)
 
 	// GetReportWithResponse The four counts (queue wait, allocated share, idle rate, success rate) with their verdict
 	//
@@ -15514,6 +15999,54 @@ func (r DrainRepairNowResponse) ContentType() string {
 	return ""
 }
 
+type LightRepairResponse struct {
+	Body         []byte
+	HTTPResponse *http.Response
+	// JSON202 the response for an HTTP 202 `application/json` response
+	JSON202 *RepairLightAct
+	// ApplicationproblemJSONDefault the response for an HTTP default `application/problem+json` response
+	ApplicationproblemJSONDefault *Problem
+}
+
+// GetJSON202 returns the response for an HTTP 202 `application/json` response
+func (r LightRepairResponse) GetJSON202() *RepairLightAct {
+	return r.JSON202
+}
+
+// GetApplicationproblemJSONDefault returns the response for an HTTP default `application/problem+json` response
+func (r LightRepairResponse) GetApplicationproblemJSONDefault() *Problem {
+	return r.ApplicationproblemJSONDefault
+}
+
+// GetBody returns the raw response body bytes
+func (r LightRepairResponse) GetBody() []byte {
+	return r.Body
+}
+
+// Status returns HTTPResponse.Status
+func (r LightRepairResponse) Status() string {
+	if r.HTTPResponse != nil {
+		return r.HTTPResponse.Status
+	}
+	return http.StatusText(0)
+}
+
+// StatusCode returns HTTPResponse.StatusCode
+func (r LightRepairResponse) StatusCode() int {
+	if r.HTTPResponse != nil {
+		return r.HTTPResponse.StatusCode
+	}
+	return 0
+}
+
+// ContentType is a convenience method to retrieve the Content-Type value from the HTTP response headers
+func (r LightRepairResponse) ContentType() string {
+	if r.HTTPResponse != nil {
+		return r.HTTPResponse.Header.Get("Content-Type")
+	}
+	return ""
+}
+
 type GetRepairEvidenceResponse struct {
 	Body         []byte
 	HTTPResponse *http.Response
@@ -15556,6 +16089,232 @@ func (r GetRepairEvidenceResponse) StatusCode() int {
 
 // ContentType is a convenience method to retrieve the Content-Type value from the HTTP response headers
 func (r GetRepairEvidenceResponse) ContentType() string {
+	if r.HTTPResponse != nil {
+		return r.HTTPResponse.Header.Get("Content-Type")
+	}
+	return ""
+}
+
+type GetRepairLightResponse struct {
+	Body         []byte
+	HTTPResponse *http.Response
+	// JSON200 the response for an HTTP 200 `application/json` response
+	JSON200 *RepairLightAct
+	// ApplicationproblemJSONDefault the response for an HTTP default `application/problem+json` response
+	ApplicationproblemJSONDefault *Problem
+}
+
+// GetJSON200 returns the response for an HTTP 200 `application/json` response
+func (r GetRepairLightResponse) GetJSON200() *RepairLightAct {
+	return r.JSON200
+}
+
+// GetApplicationproblemJSONDefault returns the response for an HTTP default `application/problem+json` response
+func (r GetRepairLightResponse) GetApplicationproblemJSONDefault() *Problem {
+	return r.ApplicationproblemJSONDefault
+}
+
+// GetBody returns the raw response body bytes
+func (r GetRepairLightResponse) GetBody() []byte {
+	return r.Body
+}
+
+// Status returns HTTPResponse.Status
+func (r GetRepairLightResponse) Status() string {
+	if r.HTTPResponse != nil {
+		return r.HTTPResponse.Status
+	}
+	return http.StatusText(0)
+}
+
+// StatusCode returns HTTPResponse.StatusCode
+func (r GetRepairLightResponse) StatusCode() int {
+	if r.HTTPResponse != nil {
+		return r.HTTPResponse.StatusCode
+	}
+	return 0
+}
+
+// ContentType is a convenience method to retrieve the Content-Type value from the HTTP response headers
+func (r GetRepairLightResponse) ContentType() string {
+	if r.HTTPResponse != nil {
+		return r.HTTPResponse.Header.Get("Content-Type")
+	}
+	return ""
+}
+
+type ListRepairPhotosResponse struct {
+	Body         []byte
+	HTTPResponse *http.Response
+	// JSON200 the response for an HTTP 200 `application/json` response
+	JSON200 *RepairPhotoList
+	// ApplicationproblemJSONDefault the response for an HTTP default `application/problem+json` response
+	ApplicationproblemJSONDefault *Problem
+}
+
+// GetJSON200 returns the response for an HTTP 200 `application/json` response
+func (r ListRepairPhotosResponse) GetJSON200() *RepairPhotoList {
+	return r.JSON200
+}
+
+// GetApplicationproblemJSONDefault returns the response for an HTTP default `application/problem+json` response
+func (r ListRepairPhotosResponse) GetApplicationproblemJSONDefault() *Problem {
+	return r.ApplicationproblemJSONDefault
+}
+
+// GetBody returns the raw response body bytes
+func (r ListRepairPhotosResponse) GetBody() []byte {
+	return r.Body
+}
+
+// Status returns HTTPResponse.Status
+func (r ListRepairPhotosResponse) Status() string {
+	if r.HTTPResponse != nil {
+		return r.HTTPResponse.Status
+	}
+	return http.StatusText(0)
+}
+
+// StatusCode returns HTTPResponse.StatusCode
+func (r ListRepairPhotosResponse) StatusCode() int {
+	if r.HTTPResponse != nil {
+		return r.HTTPResponse.StatusCode
+	}
+	return 0
+}
+
+// ContentType is a convenience method to retrieve the Content-Type value from the HTTP response headers
+func (r ListRepairPhotosResponse) ContentType() string {
+	if r.HTTPResponse != nil {
+		return r.HTTPResponse.Header.Get("Content-Type")
+	}
+	return ""
+}
+
+type AddRepairPhotoResponse struct {
+	Body         []byte
+	HTTPResponse *http.Response
+	// JSON201 the response for an HTTP 201 `application/json` response
+	JSON201 *RepairPhoto
+	// ApplicationproblemJSONDefault the response for an HTTP default `application/problem+json` response
+	ApplicationproblemJSONDefault *Problem
+}
+
+// GetJSON201 returns the response for an HTTP 201 `application/json` response
+func (r AddRepairPhotoResponse) GetJSON201() *RepairPhoto {
+	return r.JSON201
+}
+
+// GetApplicationproblemJSONDefault returns the response for an HTTP default `application/problem+json` response
+func (r AddRepairPhotoResponse) GetApplicationproblemJSONDefault() *Problem {
+	return r.ApplicationproblemJSONDefault
+}
+
+// GetBody returns the raw response body bytes
+func (r AddRepairPhotoResponse) GetBody() []byte {
+	return r.Body
+}
+
+// Status returns HTTPResponse.Status
+func (r AddRepairPhotoResponse) Status() string {
+	if r.HTTPResponse != nil {
+		return r.HTTPResponse.Status
+	}
+	return http.StatusText(0)
+}
+
+// StatusCode returns HTTPResponse.StatusCode
+func (r AddRepairPhotoResponse) StatusCode() int {
+	if r.HTTPResponse != nil {
+		return r.HTTPResponse.StatusCode
+	}
+	return 0
+}
+
+// ContentType is a convenience method to retrieve the Content-Type value from the HTTP response headers
+func (r AddRepairPhotoResponse) ContentType() string {
+	if r.HTTPResponse != nil {
+		return r.HTTPResponse.Header.Get("Content-Type")
+	}
+	return ""
+}
+
+type DeleteRepairPhotoResponse struct {
+	Body         []byte
+	HTTPResponse *http.Response
+	// ApplicationproblemJSONDefault the response for an HTTP default `application/problem+json` response
+	ApplicationproblemJSONDefault *Problem
+}
+
+// GetApplicationproblemJSONDefault returns the response for an HTTP default `application/problem+json` response
+func (r DeleteRepairPhotoResponse) GetApplicationproblemJSONDefault() *Problem {
+	return r.ApplicationproblemJSONDefault
+}
+
+// GetBody returns the raw response body bytes
+func (r DeleteRepairPhotoResponse) GetBody() []byte {
+	return r.Body
+}
+
+// Status returns HTTPResponse.Status
+func (r DeleteRepairPhotoResponse) Status() string {
+	if r.HTTPResponse != nil {
+		return r.HTTPResponse.Status
+	}
+	return http.StatusText(0)
+}
+
+// StatusCode returns HTTPResponse.StatusCode
+func (r DeleteRepairPhotoResponse) StatusCode() int {
+	if r.HTTPResponse != nil {
+		return r.HTTPResponse.StatusCode
+	}
+	return 0
+}
+
+// ContentType is a convenience method to retrieve the Content-Type value from the HTTP response headers
+func (r DeleteRepairPhotoResponse) ContentType() string {
+	if r.HTTPResponse != nil {
+		return r.HTTPResponse.Header.Get("Content-Type")
+	}
+	return ""
+}
+
+type GetRepairPhotoResponse struct {
+	Body         []byte
+	HTTPResponse *http.Response
+	// ApplicationproblemJSONDefault the response for an HTTP default `application/problem+json` response
+	ApplicationproblemJSONDefault *Problem
+}
+
+// GetApplicationproblemJSONDefault returns the response for an HTTP default `application/problem+json` response
+func (r GetRepairPhotoResponse) GetApplicationproblemJSONDefault() *Problem {
+	return r.ApplicationproblemJSONDefault
+}
+
+// GetBody returns the raw response body bytes
+func (r GetRepairPhotoResponse) GetBody() []byte {
+	return r.Body
+}
+
+// Status returns HTTPResponse.Status
+func (r GetRepairPhotoResponse) Status() string {
+	if r.HTTPResponse != nil {
+		return r.HTTPResponse.Status
+	}
+	return http.StatusText(0)
+}
+
+// StatusCode returns HTTPResponse.StatusCode
+func (r GetRepairPhotoResponse) StatusCode() int {
+	if r.HTTPResponse != nil {
+		return r.HTTPResponse.StatusCode
+	}
+	return 0
+}
+
+// ContentType is a convenience method to retrieve the Content-Type value from the HTTP response headers
+func (r GetRepairPhotoResponse) ContentType() string {
 	if r.HTTPResponse != nil {
 		return r.HTTPResponse.Header.Get("Content-Type")
 	}
@@ -19854,6 +20613,36 @@ func (c *ClientWithResponses) DrainRepairNowWithResponse(ctx context.Context, re
 	return ParseDrainRepairNowResponse(rsp)
 }
 
+// LightRepairWithBodyWithResponse Switch the locator light of its server
+//
+// Taken while it waits for the technician, as claim and done are; the repair puts the light out when it ends. What came of it is at `light` below the repair.
+//
+// Takes any type of body and a specified content type, and returns a wrapper object for the known response body format(s).
+//
+// Corresponds with POST /v1/repairs/{repair}/actions/light (the `LightRepair` operationId).
+func (c *ClientWithResponses) LightRepairWithBodyWithResponse(ctx context.Context, repair TheRepair, contentType string, body io.Reader, reqEditors ...RequestEditorFn) (*LightRepairResponse, error) {
+	rsp, err := c.LightRepairWithBody(ctx, repair, contentType, body, reqEditors...)
+	if err != nil {
+		return nil, err
+	}
+	return ParseLightRepairResponse(rsp)
+}
+
+// LightRepairWithResponse Switch the locator light of its server
+//
+// Taken while it waits for the technician, as claim and done are; the repair puts the light out when it ends. What came of it is at `light` below the repair.
+//
+// Takes a body of the `application/json` content type, and returns a wrapper object for the known response body format(s).
+//
+// Corresponds with POST /v1/repairs/{repair}/actions/light (the `LightRepair` operationId).
+func (c *ClientWithResponses) LightRepairWithResponse(ctx context.Context, repair TheRepair, body LightRepairJSONRequestBody, reqEditors ...RequestEditorFn) (*LightRepairResponse, error) {
+	rsp, err := c.LightRepair(ctx, repair, body, reqEditors...)
+	if err != nil {
+		return nil, err
+	}
+	return ParseLightRepairResponse(rsp)
+}
+
 // GetRepairEvidenceWithResponse What was told, seen, tried and tested: the bundle that goes to the maker
 //
 // Returns a wrapper object for the known response body format(s).
@@ -19865,6 +20654,75 @@ func (c *ClientWithResponses) GetRepairEvidenceWithResponse(ctx context.Context,
 		return nil, err
 	}
 	return ParseGetRepairEvidenceResponse(rsp)
+}
+
+// GetRepairLightWithResponse What came of the last time that somebody switched its server's locator light
+//
+// Returns a wrapper object for the known response body format(s).
+//
+// Corresponds with GET /v1/repairs/{repair}/light (the `GetRepairLight` operationId).
+func (c *ClientWithResponses) GetRepairLightWithResponse(ctx context.Context, repair TheRepair, reqEditors ...RequestEditorFn) (*GetRepairLightResponse, error) {
+	rsp, err := c.GetRepairLight(ctx, repair, reqEditors...)
+	if err != nil {
+		return nil, err
+	}
+	return ParseGetRepairLightResponse(rsp)
+}
+
+// ListRepairPhotosWithResponse Its photos, the oldest first
+//
+// Returns a wrapper object for the known response body format(s).
+//
+// Corresponds with GET /v1/repairs/{repair}/photos (the `ListRepairPhotos` operationId).
+func (c *ClientWithResponses) ListRepairPhotosWithResponse(ctx context.Context, repair TheRepair, reqEditors ...RequestEditorFn) (*ListRepairPhotosResponse, error) {
+	rsp, err := c.ListRepairPhotos(ctx, repair, reqEditors...)
+	if err != nil {
+		return nil, err
+	}
+	return ParseListRepairPhotosResponse(rsp)
+}
+
+// AddRepairPhotoWithBodyWithResponse Keep a photo with it
+//
+// The body is the picture, JPEG or PNG of at most 16 MiB and 100 million pixels. What it is is found out from its bytes, whatever
+// Content-Type says. It is kept as it is, with what the camera wrote into it, under the SHA-256 of its bytes: the same picture again
+// is that one. At most 20 for a repair.
+//
+// Takes any type of body and a specified content type, and returns a wrapper object for the known response body format(s).
+//
+// Corresponds with POST /v1/repairs/{repair}/photos (the `AddRepairPhoto` operationId).
+func (c *ClientWithResponses) AddRepairPhotoWithBodyWithResponse(ctx context.Context, repair TheRepair, params *AddRepairPhotoParams, contentType string, body io.Reader, reqEditors ...RequestEditorFn) (*AddRepairPhotoResponse, error) {
+	rsp, err := c.AddRepairPhotoWithBody(ctx, repair, params, contentType, body, reqEditors...)
+	if err != nil {
+		return nil, err
+	}
+	return ParseAddRepairPhotoResponse(rsp)
+}
+
+// DeleteRepairPhotoWithResponse Take away a photo that shows what it should not
+//
+// Returns a wrapper object for the known response body format(s).
+//
+// Corresponds with DELETE /v1/repairs/{repair}/photos/{photo} (the `DeleteRepairPhoto` operationId).
+func (c *ClientWithResponses) DeleteRepairPhotoWithResponse(ctx context.Context, repair TheRepair, photo string, reqEditors ...RequestEditorFn) (*DeleteRepairPhotoResponse, error) {
+	rsp, err := c.DeleteRepairPhoto(ctx, repair, photo, reqEditors...)
+	if err != nil {
+		return nil, err
+	}
+	return ParseDeleteRepairPhotoResponse(rsp)
+}
+
+// GetRepairPhotoWithResponse The picture itself
+//
+// Returns a wrapper object for the known response body format(s).
+//
+// Corresponds with GET /v1/repairs/{repair}/photos/{photo} (the `GetRepairPhoto` operationId).
+func (c *ClientWithResponses) GetRepairPhotoWithResponse(ctx context.Context, repair TheRepair, photo string, reqEditors ...RequestEditorFn) (*GetRepairPhotoResponse, error) {
+	rsp, err := c.GetRepairPhoto(ctx, repair, photo, reqEditors...)
+	if err != nil {
+		return nil, err
+	}
+	return ParseGetRepairPhotoResponse(rsp)
 }
 
 // GetReportWithResponse The four counts (queue wait, allocated share, idle rate, success rate) with their verdict
@@ -23298,6 +24156,39 @@ func ParseDrainRepairNowResponse(rsp *http.Response) (*DrainRepairNowResponse, e
 	return response, nil
 }
 
+// ParseLightRepairResponse parses an HTTP response from a LightRepairWithResponse call
+func ParseLightRepairResponse(rsp *http.Response) (*LightRepairResponse, error) {
+	bodyBytes, err := io.ReadAll(rsp.Body)
+	defer func() { _ = rsp.Body.Close() }()
+	if err != nil {
+		return nil, err
+	}
+
+	response := &LightRepairResponse{
+		Body:         bodyBytes,
+		HTTPResponse: rsp,
+	}
+
+	switch {
+	case strings.Contains(rsp.Header.Get("Content-Type"), "json") && rsp.StatusCode == 202:
+		var dest RepairLightAct
+		if err := json.Unmarshal(bodyBytes, &dest); err != nil {
+			return nil, err
+		}
+		response.JSON202 = &dest
+
+	case strings.Contains(rsp.Header.Get("Content-Type"), "json") && true:
+		var dest Problem
+		if err := json.Unmarshal(bodyBytes, &dest); err != nil {
+			return nil, err
+		}
+		response.ApplicationproblemJSONDefault = &dest
+
+	}
+
+	return response, nil
+}
+
 // ParseGetRepairEvidenceResponse parses an HTTP response from a GetRepairEvidenceWithResponse call
 func ParseGetRepairEvidenceResponse(rsp *http.Response) (*GetRepairEvidenceResponse, error) {
 	bodyBytes, err := io.ReadAll(rsp.Body)
@@ -23318,6 +24209,163 @@ func ParseGetRepairEvidenceResponse(rsp *http.Response) (*GetRepairEvidenceRespo
 			return nil, err
 		}
 		response.JSON200 = &dest
+
+	case strings.Contains(rsp.Header.Get("Content-Type"), "json") && true:
+		var dest Problem
+		if err := json.Unmarshal(bodyBytes, &dest); err != nil {
+			return nil, err
+		}
+		response.ApplicationproblemJSONDefault = &dest
+
+	}
+
+	return response, nil
+}
+
+// ParseGetRepairLightResponse parses an HTTP response from a GetRepairLightWithResponse call
+func ParseGetRepairLightResponse(rsp *http.Response) (*GetRepairLightResponse, error) {
+	bodyBytes, err := io.ReadAll(rsp.Body)
+	defer func() { _ = rsp.Body.Close() }()
+	if err != nil {
+		return nil, err
+	}
+
+	response := &GetRepairLightResponse{
+		Body:         bodyBytes,
+		HTTPResponse: rsp,
+	}
+
+	switch {
+	case strings.Contains(rsp.Header.Get("Content-Type"), "json") && rsp.StatusCode == 200:
+		var dest RepairLightAct
+		if err := json.Unmarshal(bodyBytes, &dest); err != nil {
+			return nil, err
+		}
+		response.JSON200 = &dest
+
+	case strings.Contains(rsp.Header.Get("Content-Type"), "json") && true:
+		var dest Problem
+		if err := json.Unmarshal(bodyBytes, &dest); err != nil {
+			return nil, err
+		}
+		response.ApplicationproblemJSONDefault = &dest
+
+	}
+
+	return response, nil
+}
+
+// ParseListRepairPhotosResponse parses an HTTP response from a ListRepairPhotosWithResponse call
+func ParseListRepairPhotosResponse(rsp *http.Response) (*ListRepairPhotosResponse, error) {
+	bodyBytes, err := io.ReadAll(rsp.Body)
+	defer func() { _ = rsp.Body.Close() }()
+	if err != nil {
+		return nil, err
+	}
+
+	response := &ListRepairPhotosResponse{
+		Body:         bodyBytes,
+		HTTPResponse: rsp,
+	}
+
+	switch {
+	case strings.Contains(rsp.Header.Get("Content-Type"), "json") && rsp.StatusCode == 200:
+		var dest RepairPhotoList
+		if err := json.Unmarshal(bodyBytes, &dest); err != nil {
+			return nil, err
+		}
+		response.JSON200 = &dest
+
+	case strings.Contains(rsp.Header.Get("Content-Type"), "json") && true:
+		var dest Problem
+		if err := json.Unmarshal(bodyBytes, &dest); err != nil {
+			return nil, err
+		}
+		response.ApplicationproblemJSONDefault = &dest
+
+	}
+
+	return response, nil
+}
+
+// ParseAddRepairPhotoResponse parses an HTTP response from a AddRepairPhotoWithResponse call
+func ParseAddRepairPhotoResponse(rsp *http.Response) (*AddRepairPhotoResponse, error) {
+	bodyBytes, err := io.ReadAll(rsp.Body)
+	defer func() { _ = rsp.Body.Close() }()
+	if err != nil {
+		return nil, err
+	}
+
+	response := &AddRepairPhotoResponse{
+		Body:         bodyBytes,
+		HTTPResponse: rsp,
+	}
+
+	switch {
+	case strings.Contains(rsp.Header.Get("Content-Type"), "json") && rsp.StatusCode == 201:
+		var dest RepairPhoto
+		if err := json.Unmarshal(bodyBytes, &dest); err != nil {
+			return nil, err
+		}
+		response.JSON201 = &dest
+
+	case strings.Contains(rsp.Header.Get("Content-Type"), "json") && true:
+		var dest Problem
+		if err := json.Unmarshal(bodyBytes, &dest); err != nil {
+			return nil, err
+		}
+		response.ApplicationproblemJSONDefault = &dest
+
+	}
+
+	return response, nil
+}
+
+// ParseDeleteRepairPhotoResponse parses an HTTP response from a DeleteRepairPhotoWithResponse call
+func ParseDeleteRepairPhotoResponse(rsp *http.Response) (*DeleteRepairPhotoResponse, error) {
+	bodyBytes, err := io.ReadAll(rsp.Body)
+	defer func() { _ = rsp.Body.Close() }()
+	if err != nil {
+		return nil, err
+	}
+
+	response := &DeleteRepairPhotoResponse{
+		Body:         bodyBytes,
+		HTTPResponse: rsp,
+	}
+
+	switch {
+	case rsp.StatusCode == 204:
+		break // No content-type
+
+	case strings.Contains(rsp.Header.Get("Content-Type"), "json") && true:
+		var dest Problem
+		if err := json.Unmarshal(bodyBytes, &dest); err != nil {
+			return nil, err
+		}
+		response.ApplicationproblemJSONDefault = &dest
+
+	}
+
+	return response, nil
+}
+
+// ParseGetRepairPhotoResponse parses an HTTP response from a GetRepairPhotoWithResponse call
+func ParseGetRepairPhotoResponse(rsp *http.Response) (*GetRepairPhotoResponse, error) {
+	bodyBytes, err := io.ReadAll(rsp.Body)
+	defer func() { _ = rsp.Body.Close() }()
+	if err != nil {
+		return nil, err
+	}
+
+	response := &GetRepairPhotoResponse{
+		Body:         bodyBytes,
+		HTTPResponse: rsp,
+	}
+
+	switch {
+	case rsp.StatusCode == 304:
+		break // No content-type
 
 	case strings.Contains(rsp.Header.Get("Content-Type"), "json") && true:
 		var dest Problem

@@ -20,6 +20,7 @@ import (
 	"github.com/chromedp/cdproto/page"
 	"github.com/chromedp/cdproto/runtime"
 	"github.com/chromedp/chromedp"
+	"github.com/chromedp/chromedp/kb"
 
 	"gpupool/api/testpool"
 	"gpupool/schema"
@@ -366,15 +367,32 @@ func TestBrowserTheWayThroughTheConsole(t *testing.T) {
 	if state, err := p.Store.RepairDrained(t.Context(), r.ID, store.Until{}); err != nil || state != schema.RepairWaiting {
 		t.Fatal(state, err)
 	}
+	command(b, page.AddScriptToEvaluateOnNewDocument, page.AddScriptToEvaluateOnNewDocumentParams{Source: camera})
 	b.signIn(schema.RoleTechnician)
 	b.sees("Wait for you")
 	b.look("repairs")
 	b.phone()
 	b.submit("a.place")
 	b.sees("What was done")
+	b.submit("form[action$='/claim'] button")
+	b.sees("It is yours")
+	b.submit("form[action$='/light-on'] button")
+	b.sees("being switched on for browser-technician")
 	b.look("repair")
 	b.phone()
-	b.do(chromedp.SendKeys(chromedp.CSS("#new_serial"), "J1-GPU5"), chromedp.SendKeys(chromedp.CSS("#note"), "swapped, seated twice"))
+	b.do(chromedp.Click(chromedp.CSS("button[data-scan=new_serial]")))
+	b.sees("Which of them is the serial?")
+	b.do(chromedp.Click(chromedp.CSS("#new_serial_scanned button:last-of-type")))
+	b.sees("compare it with the label")
+	if got, err := chromedp.Run(b.ctx, chromedp.Value(chromedp.CSS("#new_serial"))); err != nil || got != "J1-GPU5" {
+		t.Fatalf("scanned %q, %v", got, err)
+	}
+	// A hand scanner's Enter leads on and sends nothing: the note is typed into the next field.
+	b.do(chromedp.SendKeys(chromedp.CSS("#new_serial"), kb.Enter))
+	if at, err := chromedp.Run(b.ctx, chromedp.Evaluate[string]("document.activeElement.id")); err != nil || at != "note" {
+		t.Fatalf("after a scan one is at %q, %v", at, err)
+	}
+	b.do(chromedp.SendKeys(chromedp.CSS("#note"), "swapped, seated twice"))
 	b.do(chromedp.SetValue(chromedp.CSS("#old_serial"), "SOMETHING-ELSE"))
 	b.submit(".done button.main")
 	b.sees("is not the part to be replaced")
@@ -382,9 +400,23 @@ func TestBrowserTheWayThroughTheConsole(t *testing.T) {
 		t.Fatalf("what was typed is lost: %q, %v", note, err)
 	}
 	b.do(chromedp.SetValue(chromedp.CSS("#old_serial"), "J1-GPU4"), chromedp.SetValue(chromedp.CSS("#new_serial"), "NEW-GPU4"))
+	label := filepath.Join(t.TempDir(), "label.jpg")
+	if err := os.WriteFile(label, []byte(pixel), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	b.do(chromedp.SetUploadFiles(chromedp.CSS("#photo"), []string{label}))
 	b.submit(".done button.main")
 	b.sees("proven and back in the pool")
+	b.check("the photo", `[...document.querySelectorAll(".photos img")].length === 1 ? [] : ["no photo is shown"]`)
+	b.sees("goes back")
 	b.picture("repair-returned-phone")
+	b.open("/ui/parts")
+	b.sees("J1-GPU4")
+	b.look("parts")
+	b.open("/ui/times")
+	b.sees("Cordon to return")
+	b.look("times")
+	b.gaveUp(p)
 	b.desk()
 
 	b.signIn(schema.RoleOperator)
@@ -411,6 +443,35 @@ func TestBrowserTheWayThroughTheConsole(t *testing.T) {
 		t.Error(w)
 	}
 }
+
+// gaveUp is a technician who can't mend a second server, on a phone.
+func (b *browser) gaveUp(p *testpool.Pool) {
+	b.t.Helper()
+	r, err := p.Break(b.t.Context(), "r1s2", "SXM2")
+	if err != nil {
+		b.t.Fatal(err)
+	}
+	if _, err := p.Store.RepairDrained(b.t.Context(), r.ID, store.Until{}); err != nil {
+		b.t.Fatal(err)
+	}
+	b.phone()
+	b.open("/ui/repairs/" + r.ID)
+	b.submit("#could-not-fix summary")
+	b.do(chromedp.SendKeys(chromedp.CSS("#why"), "two cards failed in this slot"))
+	b.submit("#could-not-fix button")
+	b.sees("Operators are called")
+	b.sees("the server retired")
+	b.look("repair-given-up")
+}
+
+// camera is a browser that reads bar codes, and a person who photographs a label with two of them.
+const camera = `window.BarcodeDetector = class { async detect(picture) { return picture.width === 1 ? [{rawValue: "920-23687-2530"}, {rawValue: " J1-GPU5 "}] : []; } };
+HTMLInputElement.prototype.click = function () {
+  const d = new DataTransfer(), b = Uint8Array.from(atob("iVBORw0KGgoAAAANSUhEUgAAAAEAAAABCAQAAAC1HAwCAAAAC0lEQVR42mNk+A8AAQUBAScY42YAAAAASUVORK5CYII="), c => c.charCodeAt(0));
+  d.items.add(new File([b], "label.png", {type: "image/png"}));
+  this.files = d.files;
+  this.dispatchEvent(new Event("change"));
+};`
 
 // signIn starts anew as someone of a role.
 func (b *browser) signIn(role schema.Role) {

@@ -96,15 +96,23 @@ func New(c Config) http.Handler {
 		"GET /ui/breakers/{breaker}":         breakerPage,
 		"POST /ui/breakers/{breaker}/{verb}": breakerDo,
 
-		"GET /ui/repairs":                repairsPage,
-		"GET /ui/repairs/{repair}":       repairPage,
-		"POST /ui/repairs/{repair}/done": repairDo,
+		"GET /ui/repairs":                  repairsPage,
+		"GET /ui/parts":                    partsPage,
+		"GET /ui/parts/{rma}":              rmaPage,
+		"POST /ui/parts/{rma}/{verb}":      rmaDo,
+		"GET /ui/times":                    timesPage,
+		"GET /ui/repairs/{repair}":         repairPage,
+		"POST /ui/repairs/{repair}/{verb}": repairDo,
 
 		"GET /ui/usage":   usagePage,
 		"GET /ui/changes": changes,
 		"GET /ui/":        func(v *visit) { v.missing() },
 	} {
-		mux.HandleFunc(pattern, s.visited(page))
+		most := int64(smallForm)
+		if strings.HasPrefix(pattern, "POST /ui/repairs/{repair}/") {
+			most = photoForm
+		}
+		mux.HandleFunc(pattern, s.visited(page, most))
 	}
 	return secure(http.NewCrossOriginProtection().Handler(mux))
 }

@@ -2,10 +2,16 @@ package console_test
 
 import (
 	"bufio"
+	"bytes"
 	"context"
+	"errors"
+	"image"
+	"image/jpeg"
 	"io"
+	"mime/multipart"
 	"net/http"
 	"net/http/cookiejar"
+	"net/textproto"
 	"net/url"
 	"strings"
 	"testing"
@@ -57,13 +63,17 @@ func visit(t *testing.T, p *testpool.Pool) *visitor {
 
 func (v *visitor) do(method, path string, form url.Values, header ...string) (*http.Response, string) {
 	v.t.Helper()
-	r, err := http.NewRequestWithContext(v.t.Context(), method, v.pool.URL+path, strings.NewReader(form.Encode()))
+	if form != nil {
+		header = append([]string{"Content-Type", "application/x-www-form-urlencoded", "Origin", v.pool.URL}, header...)
+	}
+	return v.send(method, path, strings.NewReader(form.Encode()), header...)
+}
+
+func (v *visitor) send(method, path string, body io.Reader, header ...string) (*http.Response, string) {
+	v.t.Helper()
+	r, err := http.NewRequestWithContext(v.t.Context(), method, v.pool.URL+path, body)
 	if err != nil {
 		v.t.Fatal(err)
-	}
-	if form != nil {
-		r.Header.Set("Content-Type", "application/x-www-form-urlencoded")
-		r.Header.Set("Origin", v.pool.URL)
 	}
 	for i := 0; i+1 < len(header); i += 2 {
 		r.Header.Set(header[i], header[i+1])
@@ -73,11 +83,11 @@ func (v *visitor) do(method, path string, form url.Values, header ...string) (*h
 		v.t.Fatal(err)
 	}
 	defer resp.Body.Close()
-	body, err := io.ReadAll(resp.Body)
+	text, err := io.ReadAll(resp.Body)
 	if err != nil {
 		v.t.Fatal(err)
 	}
-	return resp, string(body)
+	return resp, string(text)
 }
 
 func (v *visitor) signIn(role schema.Role, tenant, project string) *visitor {
@@ -245,25 +255,7 @@ func TestADrainedServerIsBurntInFromItsPage(t *testing.T) {
 			t.Fatalf("the burn-in is offered: %v, want %v: %s", !want, want, body)
 		}
 	}
-	in := func(phase schema.Phase) {
-		t.Helper()
-		ctx, stop := context.WithTimeout(t.Context(), 20*time.Second)
-		defer stop()
-		for {
-			s, err := p.Store.Server(ctx, id)
-			if err != nil {
-				t.Fatal(err)
-			}
-			if s.Phase == phase {
-				return
-			}
-			select {
-			case <-ctx.Done():
-				t.Fatalf("it stays %s, want %s", s.Phase, phase)
-			case <-time.After(5 * time.Millisecond):
-			}
-		}
-	}
+	in := func(phase schema.Phase) { t.Helper(); inPhase(t, p, id, phase) }
 	offered(false)
 	v.do("POST", page+"/onboard", url.Values{})
 	in(schema.PhaseAvailable)
@@ -351,6 +343,145 @@ func TestFilesAreKeptByTheirContent(t *testing.T) {
 	for _, path := range []string{"/static/", "/static/../console.go", "/static/nothing.js"} {
 		if resp, body := v.do("GET", path, nil); resp.StatusCode != 404 {
 			t.Errorf("%s answers %d: %s", path, resp.StatusCode, body)
+		}
+	}
+}
+
+// A technician's whole work at a server, as a browser without script sends it.
+func TestATechnicianClaimsLightsPhotographsAndGivesUp(t *testing.T) {
+	t.Parallel()
+	p := start(t)
+	id := enrolled(t, p)
+	op := visit(t, p).signIn(schema.RoleOperator, "", "")
+	op.do("POST", "/ui/servers/"+id+"/onboard", url.Values{})
+	inPhase(t, p, id, schema.PhaseAvailable)
+	r, err := p.Break(t.Context(), "r1s1", "SXM4")
+	if err != nil {
+		t.Fatal(err)
+	}
+	v := visit(t, p).signIn(schema.RoleTechnician, "", "")
+	page := "/ui/repairs/" + r.ID
+	if _, body := v.do("GET", page, nil); strings.Contains(body, "/done") || strings.Contains(body, "/drain-now") {
+		t.Fatalf("before it waits it offers: %s", body)
+	}
+	if _, err := p.Store.RepairDrained(t.Context(), r.ID, store.Until{}); err != nil {
+		t.Fatal(err)
+	}
+	says := func(what, body, want string) {
+		t.Helper()
+		if !strings.Contains(body, want) {
+			t.Fatalf("after %s it does not say %q: %s", what, want, body)
+		}
+	}
+	_, body := v.do("POST", page+"/claim", url.Values{})
+	says("the claim", body, "It is yours.")
+	says("the claim", body, "By you since")
+	_, other := op.do("GET", page, nil)
+	says("the claim", other, "Take it over from v-technician")
+	_, body = v.do("POST", page+"/light-on", url.Values{})
+	says("the light", body, "being switched on for v-technician")
+
+	_, body = v.upload(page+"/done", map[string]string{"note": "seated twice", "did": "reseated", "new_serial": "NEW"}, "label.png", "not a picture")
+	says("a photo that is none", body, "not those of a picture")
+	says("a photo that is none", body, "seated twice")
+	_, body = v.upload(page+"/done", map[string]string{"note": "seated twice", "did": "reseated", "new_serial": "NEW"}, "label.png", pixel)
+	says("a word that contradicts itself", body, "Did: &#34;reseated&#34; is not valid")
+	says("a word that contradicts itself", body, `<option value="reseated" selected`)
+	says("a photo", body, `<img src="/v1/repairs/`+r.ID+`/photos/`)
+	_, body = v.do("POST", page+"/photo", url.Values{})
+	says("no photo", body, "no photo was chosen")
+
+	_, body = v.do("POST", page+"/could-not-fix", url.Values{"why": {" "}})
+	says("no reason", body, "what was tried and why it did not help")
+	_, body = v.do("POST", page+"/could-not-fix", url.Values{"why": {"no spare is here"}})
+	says("giving up", body, "Operators are called. The server stays out.")
+	says("giving up", body, "no spare is here")
+	_, body = v.do("GET", "/ui/repairs", nil)
+	says("giving up", body, "Could not be fixed: operators decide")
+	if s, err := p.Store.Server(t.Context(), id); err != nil || s.Phase != schema.PhaseRepairing || s.FailureCode == "" {
+		t.Fatalf("the server is %s with failure %q, %v", s.Phase, s.FailureCode, err)
+	}
+}
+
+func TestAPartIsFollowedToItsMakerAndBack(t *testing.T) {
+	t.Parallel()
+	p := start(t)
+	m, err := p.Store.OpenRMA(t.Context(), "GPU-77", "dead on arrival", "op")
+	if err != nil {
+		t.Fatal(err)
+	}
+	v := visit(t, p).signIn(schema.RoleTechnician, "", "")
+	page := "/ui/parts/" + m.ID
+	for _, c := range []struct {
+		form url.Values
+		want string
+	}{
+		{url.Values{"state": {"shipped"}}, "the maker&#39;s case number"},
+		{url.Values{"state": {"shipped"}, "vendor_case": {"C-20871"}}, "C-20871"},
+		{url.Values{"state": {"replaced"}}, "the serial of the part that came"},
+		{url.Values{"state": {"replaced"}, "serial_in": {"GPU-77"}}, "another serial than the one that went out"},
+		{url.Values{"state": {"replaced"}, "serial_in": {"GPU-78"}}, "GPU-78"},
+	} {
+		if _, body := v.do("POST", page+"/set", c.form); !strings.Contains(body, c.want) {
+			t.Fatalf("%v: it does not say %q: %s", c.form, c.want, body)
+		}
+	}
+	if _, body := v.do("GET", "/ui/parts", nil); !strings.Contains(body, "GPU-78") || !strings.Contains(body, "Nothing was repaired.") {
+		t.Fatalf("parts: %s", body)
+	}
+	if _, body := v.do("GET", "/ui/times", nil); !strings.Contains(body, "no repair yet") || !strings.Contains(body, "not known yet") {
+		t.Fatalf("times: %s", body)
+	}
+	if m, err = p.Store.RMA(t.Context(), m.ID); err != nil || m.State != schema.RMAReplaced || m.ClosedAt == 0 {
+		t.Fatalf("%+v, %v", m, err)
+	}
+}
+
+// pixel is a JPEG of one.
+var pixel = func() string {
+	var b bytes.Buffer
+	if err := jpeg.Encode(&b, image.NewGray(image.Rect(0, 0, 1, 1)), nil); err != nil {
+		panic(err)
+	}
+	return b.String()
+}()
+
+// upload sends a form with a file, as a browser does.
+func (v *visitor) upload(path string, fields map[string]string, name, content string) (*http.Response, string) {
+	v.t.Helper()
+	var b bytes.Buffer
+	w := multipart.NewWriter(&b)
+	for k, x := range fields {
+		if err := w.WriteField(k, x); err != nil {
+			v.t.Fatal(err)
+		}
+	}
+	part, err := w.CreatePart(textproto.MIMEHeader{"Content-Disposition": {`form-data; name="photo"; filename="` + name + `"`}, "Content-Type": {"image/jpeg"}})
+	if err == nil {
+		_, err = io.WriteString(part, content)
+	}
+	if err := errors.Join(err, w.Close()); err != nil {
+		v.t.Fatal(err)
+	}
+	return v.send("POST", path, &b, "Content-Type", w.FormDataContentType(), "Origin", v.pool.URL)
+}
+
+func inPhase(t *testing.T, p *testpool.Pool, id string, phase schema.Phase) {
+	t.Helper()
+	ctx, stop := context.WithTimeout(t.Context(), 20*time.Second)
+	defer stop()
+	for {
+		s, err := p.Store.Server(ctx, id)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if s.Phase == phase {
+			return
+		}
+		select {
+		case <-ctx.Done():
+			t.Fatalf("it stays %s, want %s", s.Phase, phase)
+		case <-time.After(5 * time.Millisecond):
 		}
 	}
 }

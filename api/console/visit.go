@@ -27,8 +27,12 @@ type visit struct {
 	names map[string]string // of servers by id, once a page asked for them
 }
 
+// smallForm is a form of text.
+const smallForm = 1 << 16
+
 // visited signs the caller in by the cookie, or sends them to where one signs in.
-func (s *console) visited(page func(*visit)) http.HandlerFunc {
+// Its form has most bytes at most.
+func (s *console) visited(page func(*visit), most int64) http.HandlerFunc {
 	return func(w http.ResponseWriter, r *http.Request) {
 		me, ok := auth.From(r.Context())
 		if !ok {
@@ -44,7 +48,7 @@ func (s *console) visited(page func(*visit)) http.HandlerFunc {
 			http.Error(w, "internal error", http.StatusInternalServerError)
 			return
 		}
-		r.Body = http.MaxBytesReader(w, r.Body, 1<<16) // forms are small
+		r.Body = http.MaxBytesReader(w, r.Body, most)
 		page(&visit{console: s, w: w, r: r, me: me, api: api, now: schema.At(time.Now())})
 	}
 }
@@ -159,6 +163,8 @@ var sayings = map[string]string{
 	"cancel-all": "The array's jobs are being cancelled.", "hold-all": "The array's queued jobs are held.", "release-all": "The array's jobs may start.", "limit": "The array's limit is changed.",
 	"reset": "The breaker is reset. What it held back is judged anew.",
 	"done":  "Thank you. The hardware is now being proven; you can leave.",
+	"claim": "It is yours.", "light-on": "The light is being switched on.", "light-off": "The light is being switched off.", "photo": "Kept with the repair.",
+	"could-not-fix": "Operators are called. The server stays out.", "drain-now": "Its jobs were asked to end.", "set": "Kept.",
 }
 
 func (v *visit) flash() *notice {

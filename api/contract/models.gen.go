@@ -1358,6 +1358,27 @@ type RepairEvidence struct {
 	Repair  Repair              `json:"repair"`
 }
 
+// RepairLight defines model for RepairLight.
+type RepairLight struct {
+	Lit bool `json:"lit"`
+}
+
+// RepairLightAct defines model for RepairLightAct.
+type RepairLightAct struct {
+	// AskedAt RFC 3339 in UTC; null = not yet, or never
+	AskedAt Moment `json:"asked_at"`
+	By      string `json:"by"`
+
+	// EndedAt RFC 3339 in UTC; null = not yet, or never
+	EndedAt Moment `json:"ended_at"`
+
+	// Failure Why the BMC did not do it; empty where it did
+	Failure string `json:"failure,omitempty"`
+
+	// Lit What was asked for
+	Lit bool `json:"lit"`
+}
+
 // RepairList defines model for RepairList.
 type RepairList struct {
 	Items []Repair `json:"items"`
@@ -1366,6 +1387,14 @@ type RepairList struct {
 // RepairNote defines model for RepairNote.
 type RepairNote struct {
 	Note string `json:"note"`
+}
+
+// RepairPhoto defines model for RepairPhoto.
+type RepairPhoto = schema.RepairPhoto
+
+// RepairPhotoList defines model for RepairPhotoList.
+type RepairPhotoList struct {
+	Items []RepairPhoto `json:"items"`
 }
 
 // RepairWork What a technician did
@@ -2004,6 +2033,12 @@ type GetRepairParams struct {
 	Since *Since `form:"since,omitempty" json:"since,omitempty"`
 }
 
+// AddRepairPhotoParams defines parameters for AddRepairPhoto.
+type AddRepairPhotoParams struct {
+	// Note What it shows
+	Note *string `form:"note,omitempty" json:"note,omitempty"`
+}
+
 // GetReportParams defines parameters for GetReport.
 type GetReportParams struct {
 	Tenant  *TenantQuery  `form:"tenant,omitempty" json:"tenant,omitempty"`
@@ -2204,6 +2239,9 @@ type FinishRepairJSONRequestBody = RepairDone
 
 // DrainRepairNowJSONRequestBody defines body for DrainRepairNow for application/json ContentType.
 type DrainRepairNowJSONRequestBody = WithReason
+
+// LightRepairJSONRequestBody defines body for LightRepair for application/json ContentType.
+type LightRepairJSONRequestBody = RepairLight
 
 // OpenRMAJSONRequestBody defines body for OpenRMA for application/json ContentType.
 type OpenRMAJSONRequestBody = NewRMA

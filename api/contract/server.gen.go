@@ -208,9 +208,27 @@ type ServerInterface interface {
 	// DrainRepairNow The jobs on its server are asked to end and not waited for
 	// (POST /v1/repairs/{repair}/actions/drain-now)
 	DrainRepairNow(c *gin.Context, repair TheRepair)
+	// LightRepair Switch the locator light of its server
+	// (POST /v1/repairs/{repair}/actions/light)
+	LightRepair(c *gin.Context, repair TheRepair)
 	// GetRepairEvidence What was told, seen, tried and tested: the bundle that goes to the maker
 	// (GET /v1/repairs/{repair}/evidence)
 	GetRepairEvidence(c *gin.Context, repair TheRepair)
+	// GetRepairLight What came of the last time that somebody switched its server's locator light
+	// (GET /v1/repairs/{repair}/light)
+	GetRepairLight(c *gin.Context, repair TheRepair)
+	// ListRepairPhotos Its photos, the oldest first
+	// (GET /v1/repairs/{repair}/photos)
+	ListRepairPhotos(c *gin.Context, repair TheRepair)
+	// AddRepairPhoto Keep a photo with it
+	// (POST /v1/repairs/{repair}/photos)
+	AddRepairPhoto(c *gin.Context, repair TheRepair, params AddRepairPhotoParams)
+	// DeleteRepairPhoto Take away a photo that shows what it should not
+	// (DELETE /v1/repairs/{repair}/photos/{photo})
+	DeleteRepairPhoto(c *gin.Context, repair TheRepair, photo string)
+	// GetRepairPhoto The picture itself
+	// (GET /v1/repairs/{repair}/photos/{photo})
+	GetRepairPhoto(c *gin.Context, repair TheRepair, photo string)
 	// GetReport The four counts (queue wait, allocated share, idle rate, success rate) with their verdict
 	// (GET /v1/report)
 	GetReport(c *gin.Context, params GetReportParams)
@@ -2384,6 +2402,31 @@ func (siw *ServerInterfaceWrapper) DrainRepairNow(c *gin.Context) {
 	siw.Handler.DrainRepairNow(c, repair)
 }
 
+// LightRepair operation middleware
+func (siw *ServerInterfaceWrapper) LightRepair(c *gin.Context) {
+
+	var err error
+	_ = err
+
+	// ------------- Path parameter "repair" -------------
+	var repair TheRepair
+
+	err = runtime.BindStyledParameterWithOptions("simple", "repair", c.Param("repair"), &repair, runtime.BindStyledParameterOptions{ParamLocation: runtime.ParamLocationPath, Explode: false, Required: true, Type: "string", Format: "", ValueIsUnescaped: true})
+	if err != nil {
+		siw.ErrorHandler(c, fmt.Errorf("Invalid format for parameter repair: %w", err), http.StatusBadRequest)
+		return
+	}
+
+	for _, middleware := range siw.HandlerMiddlewares {
+		middleware(c)
+		if c.IsAborted() {
+			return
+		}
+	}
+
+	siw.Handler.LightRepair(c, repair)
+}
+
 // GetRepairEvidence operation middleware
 func (siw *ServerInterfaceWrapper) GetRepairEvidence(c *gin.Context) {
 
@@ -2407,6 +2450,160 @@ func (siw *ServerInterfaceWrapper) GetRepairEvidence(c *gin.Context) {
 	}
 
 	siw.Handler.GetRepairEvidence(c, repair)
+}
+
+// GetRepairLight operation middleware
+func (siw *ServerInterfaceWrapper) GetRepairLight(c *gin.Context) {
+
+	var err error
+	_ = err
+
+	// ------------- Path parameter "repair" -------------
+	var repair TheRepair
+
+	err = runtime.BindStyledParameterWithOptions("simple", "repair", c.Param("repair"), &repair, runtime.BindStyledParameterOptions{ParamLocation: runtime.ParamLocationPath, Explode: false, Required: true, Type: "string", Format: "", ValueIsUnescaped: true})
+	if err != nil {
+		siw.ErrorHandler(c, fmt.Errorf("Invalid format for parameter repair: %w", err), http.StatusBadRequest)
+		return
+	}
+
+	for _, middleware := range siw.HandlerMiddlewares {
+		middleware(c)
+		if c.IsAborted() {
+			return
+		}
+	}
+
+	siw.Handler.GetRepairLight(c, repair)
+}
+
+// ListRepairPhotos operation middleware
+func (siw *ServerInterfaceWrapper) ListRepairPhotos(c *gin.Context) {
+
+	var err error
+	_ = err
+
+	// ------------- Path parameter "repair" -------------
+	var repair TheRepair
+
+	err = runtime.BindStyledParameterWithOptions("simple", "repair", c.Param("repair"), &repair, runtime.BindStyledParameterOptions{ParamLocation: runtime.ParamLocationPath, Explode: false, Required: true, Type: "string", Format: "", ValueIsUnescaped: true})
+	if err != nil {
+		siw.ErrorHandler(c, fmt.Errorf("Invalid format for parameter repair: %w", err), http.StatusBadRequest)
+		return
+	}
+
+	for _, middleware := range siw.HandlerMiddlewares {
+		middleware(c)
+		if c.IsAborted() {
+			return
+		}
+	}
+
+	siw.Handler.ListRepairPhotos(c, repair)
+}
+
+// AddRepairPhoto operation middleware
+func (siw *ServerInterfaceWrapper) AddRepairPhoto(c *gin.Context) {
+
+	var err error
+	_ = err
+
+	// ------------- Path parameter "repair" -------------
+	var repair TheRepair
+
+	err = runtime.BindStyledParameterWithOptions("simple", "repair", c.Param("repair"), &repair, runtime.BindStyledParameterOptions{ParamLocation: runtime.ParamLocationPath, Explode: false, Required: true, Type: "string", Format: "", ValueIsUnescaped: true})
+	if err != nil {
+		siw.ErrorHandler(c, fmt.Errorf("Invalid format for parameter repair: %w", err), http.StatusBadRequest)
+		return
+	}
+
+	// Parameter object where we will unmarshal all parameters from the context
+	var params AddRepairPhotoParams
+
+	// ------------- Optional query parameter "note" -------------
+
+	err = runtime.BindQueryParameterWithOptions("form", true, false, "note", c.Request.URL.Query(), &params.Note, runtime.BindQueryParameterOptions{Type: "string", Format: ""})
+	if err != nil {
+		siw.ErrorHandler(c, fmt.Errorf("Invalid format for parameter note: %w", err), http.StatusBadRequest)
+		return
+	}
+
+	for _, middleware := range siw.HandlerMiddlewares {
+		middleware(c)
+		if c.IsAborted() {
+			return
+		}
+	}
+
+	siw.Handler.AddRepairPhoto(c, repair, params)
+}
+
+// DeleteRepairPhoto operation middleware
+func (siw *ServerInterfaceWrapper) DeleteRepairPhoto(c *gin.Context) {
+
+	var err error
+	_ = err
+
+	// ------------- Path parameter "repair" -------------
+	var repair TheRepair
+
+	err = runtime.BindStyledParameterWithOptions("simple", "repair", c.Param("repair"), &repair, runtime.BindStyledParameterOptions{ParamLocation: runtime.ParamLocationPath, Explode: false, Required: true, Type: "string", Format: "", ValueIsUnescaped: true})
+	if err != nil {
+		siw.ErrorHandler(c, fmt.Errorf("Invalid format for parameter repair: %w", err), http.StatusBadRequest)
+		return
+	}
+
+	// ------------- Path parameter "photo" -------------
+	var photo string
+
+	err = runtime.BindStyledParameterWithOptions("simple", "photo", c.Param("photo"), &photo, runtime.BindStyledParameterOptions{ParamLocation: runtime.ParamLocationPath, Explode: false, Required: true, Type: "string", Format: "", ValueIsUnescaped: true})
+	if err != nil {
+		siw.ErrorHandler(c, fmt.Errorf("Invalid format for parameter photo: %w", err), http.StatusBadRequest)
+		return
+	}
+
+	for _, middleware := range siw.HandlerMiddlewares {
+		middleware(c)
+		if c.IsAborted() {
+			return
+		}
+	}
+
+	siw.Handler.DeleteRepairPhoto(c, repair, photo)
+}
+
+// GetRepairPhoto operation middleware
+func (siw *ServerInterfaceWrapper) GetRepairPhoto(c *gin.Context) {
+
+	var err error
+	_ = err
+
+	// ------------- Path parameter "repair" -------------
+	var repair TheRepair
+
+	err = runtime.BindStyledParameterWithOptions("simple", "repair", c.Param("repair"), &repair, runtime.BindStyledParameterOptions{ParamLocation: runtime.ParamLocationPath, Explode: false, Required: true, Type: "string", Format: "", ValueIsUnescaped: true})
+	if err != nil {
+		siw.ErrorHandler(c, fmt.Errorf("Invalid format for parameter repair: %w", err), http.StatusBadRequest)
+		return
+	}
+
+	// ------------- Path parameter "photo" -------------
+	var photo string
+
+	err = runtime.BindStyledParameterWithOptions("simple", "photo", c.Param("photo"), &photo, runtime.BindStyledParameterOptions{ParamLocation: runtime.ParamLocationPath, Explode: false, Required: true, Type: "string", Format: "", ValueIsUnescaped: true})
+	if err != nil {
+		siw.ErrorHandler(c, fmt.Errorf("Invalid format for parameter photo: %w", err), http.StatusBadRequest)
+		return
+	}
+
+	for _, middleware := range siw.HandlerMiddlewares {
+		middleware(c)
+		if c.IsAborted() {
+			return
+		}
+	}
+
+	siw.Handler.GetRepairPhoto(c, repair, photo)
 }
 
 // GetReport operation middleware
@@ -4234,6 +4431,12 @@ func RegisterHandlersWithOptions(router gin.IRouter, si ServerInterface, options
 	router.POST(options.BaseURL+"/v1/repairs/:repair/actions/could-not-fix", wrapper.GiveUpRepair)
 	router.POST(options.BaseURL+"/v1/repairs/:repair/actions/drain-now", wrapper.DrainRepairNow)
 	router.GET(options.BaseURL+"/v1/repairs/:repair/evidence", wrapper.GetRepairEvidence)
+	router.POST(options.BaseURL+"/v1/repairs/:repair/actions/light", wrapper.LightRepair)
+	router.GET(options.BaseURL+"/v1/repairs/:repair/light", wrapper.GetRepairLight)
+	router.GET(options.BaseURL+"/v1/repairs/:repair/photos", wrapper.ListRepairPhotos)
+	router.POST(options.BaseURL+"/v1/repairs/:repair/photos", wrapper.AddRepairPhoto)
+	router.DELETE(options.BaseURL+"/v1/repairs/:repair/photos/:photo", wrapper.DeleteRepairPhoto)
+	router.GET(options.BaseURL+"/v1/repairs/:repair/photos/:photo", wrapper.GetRepairPhoto)
 	router.GET(options.BaseURL+"/v1/rmas", wrapper.ListRMAs)
 	router.POST(options.BaseURL+"/v1/rmas", wrapper.OpenRMA)
 	router.PATCH(options.BaseURL+"/v1/rmas/:rma", wrapper.ChangeRMA)

@@ -163,3 +163,18 @@ func Printable(s string, lines bool) string {
 		return r
 	}, s)
 }
+
+// Light says what became of a locator light that somebody switched.
+func Light(lit bool, by string, ended schema.Instant, failure string) string {
+	to := "off"
+	if lit {
+		to = "on"
+	}
+	switch {
+	case failure != "":
+		return "could not be switched " + to + ": " + failure
+	case ended.IsZero():
+		return "being switched " + to + " for " + by
+	}
+	return "switched " + to + " by " + by
+}

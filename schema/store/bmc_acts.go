@@ -26,14 +26,19 @@ func (s *Store) AskBMC(ctx context.Context, server string, verb schema.BMCVerb, 
 		if err != nil {
 			return err
 		}
-		if err := tx.mayOperate(v, verb, args); err != nil {
-			return err
-		}
-		a = schema.BMCAct{ID: NewID("bmc", tx.now), Server: v.ID, Verb: verb, Args: args, By: by, Reason: reason, AskedAt: tx.now, Result: json.RawMessage("null")}
-		tx.Emit(schema.Event{Kind: schema.EventBMCAsked, Subject: a.ID, Server: v.ID, By: by}, map[string]any{"verb": verb, "args": args, "reason": reason, "site": v.Site})
-		return tx.db.Create(&a).Error
+		a, err = tx.askBMC(v, verb, args, reason, by)
+		return err
 	})
 	return a, err
+}
+
+func (tx *Tx) askBMC(v schema.Server, verb schema.BMCVerb, args schema.BMCArgs, reason, by string) (schema.BMCAct, error) {
+	if err := tx.mayOperate(v, verb, args); err != nil {
+		return schema.BMCAct{}, err
+	}
+	a := schema.BMCAct{ID: NewID("bmc", tx.now), Server: v.ID, Verb: verb, Args: args, By: by, Reason: reason, AskedAt: tx.now, Result: json.RawMessage("null")}
+	tx.Emit(schema.Event{Kind: schema.EventBMCAsked, Subject: a.ID, Server: v.ID, By: by}, map[string]any{"verb": verb, "args": args, "reason": reason, "site": v.Site})
+	return a, tx.db.Create(&a).Error
 }
 
 func checkBMCArgs(verb schema.BMCVerb, a schema.BMCArgs) error {

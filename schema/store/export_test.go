@@ -6,6 +6,9 @@ import (
 	"gpupool/schema"
 )
 
+// ReadPhoto says what a picture is.
+var ReadPhoto = readPhoto
+
 // Exec runs a statement past the store's own rules, for tests of the database's.
 func (s *Store) Exec(ctx context.Context, q string) error {
 	_, err := s.write(ctx, func(tx *Tx) error { _, err := tx.exec(q); return err })

@@ -50,7 +50,7 @@ func (s *Store) HealthTimes(ctx context.Context, since schema.Instant) (schema.H
 		return out, err
 	}
 	out.Repairs = len(rows)
-	steps := []string{"detect", "drain", "reset-or-wait", "hands-on", "prove", "whole"}
+	steps := []string{"detect", "drain", "reset", "wait", "hands-on", "prove", "whole"}
 	took := map[string][]float64{}
 	put := func(step string, from, to schema.Instant) {
 		if from > 0 && to >= from {
@@ -62,11 +62,15 @@ func (s *Store) HealthTimes(ctx context.Context, since schema.Instant) (schema.H
 	for _, r := range rows {
 		put("detect", r.FirstSignAt, r.OpenedAt)
 		put("drain", r.OpenedAt, r.DrainedAt)
-		if r.ClaimedAt > 0 {
-			put("reset-or-wait", r.DrainedAt, r.ClaimedAt)
-			put("hands-on", r.ClaimedAt, r.DoneAt)
-		} else {
-			put("reset-or-wait", r.DrainedAt, r.DoneAt)
+		switch {
+		case r.WaitingAt == 0:
+			put("reset", r.DrainedAt, r.DoneAt) // and no technician was needed, so far
+		default:
+			put("reset", r.DrainedAt, r.WaitingAt)
+			put("wait", r.WaitingAt, r.ClaimedAt)
+			if r.ClaimedAt < r.DoneAt { // who says done without a claim before tells nothing of how long it took
+				put("hands-on", r.ClaimedAt, r.DoneAt)
+			}
 		}
 		until := s.Now()
 		if r.ClosedAt > 0 {

@@ -134,6 +134,9 @@ func (tx *Tx) setRepair(r *schema.Repair, to schema.RepairState, by, why string)
 	}
 	tx.Emit(schema.Event{Kind: schema.EventRepairState, Subject: r.ID, Server: r.Server, By: by}, map[string]any{"from": r.State, "to": to, "why": why})
 	r.State, r.Version = to, r.Version+1
+	if to == schema.RepairWaiting && r.WaitingAt == 0 {
+		r.WaitingAt = tx.now
+	}
 	assign(r)
 	return tx.db.Save(r).Error
 }
@@ -386,6 +389,7 @@ func (s *Store) RepairDone(ctx context.Context, repair string, w RepairWord, unt
 		if err != nil {
 			return err
 		}
+		w.OldSerial, w.NewSerial = strings.TrimSpace(w.OldSerial), strings.TrimSpace(w.NewSerial) // a scanner ends with a blank
 		if w.Did == "" {
 			w.Did = schema.WorkOther
 			if w.NewSerial != "" {

@@ -1,8 +1,13 @@
 package cli
 
 import (
+	"errors"
 	"fmt"
+	"io"
+	"os"
+	"path/filepath"
 	"strconv"
+	"strings"
 
 	"github.com/spf13/cobra"
 
@@ -14,7 +19,7 @@ import (
 )
 
 func (a *app) repair() *cobra.Command {
-	return group("repair", "See what waits for a technician, and say what was done", a.repairList(), a.repairShow(), a.repairWatch(), a.repairClaim(), a.repairDone(), a.repairGiveUp(), a.repairDrainNow(), a.repairEvidence())
+	return group("repair", "See what waits for a technician, and say what was done", a.repairList(), a.repairShow(), a.repairWatch(), a.repairClaim(), a.repairDone(), a.repairGiveUp(), a.repairDrainNow(), a.repairLight(), a.repairPhoto(), a.repairPhotos(), a.repairEvidence())
 }
 
 func (a *app) repairList() *cobra.Command {
@@ -95,6 +100,12 @@ func (a *app) repairShow() *cobra.Command {
 			f.put("Old serial", r.OldSerial)
 			f.put("New serial", r.NewSerial)
 			f.put("Claimed by", r.ClaimedBy)
+			if l, err := call.Do[contract.RepairLightAct](c.GetRepairLight(cmd.Context(), r.ID)); err == nil {
+				f.put("Locator light", words.Light(l.Lit, l.By, l.EndedAt, l.Failure))
+			}
+			if l, err := call.Do[contract.RepairPhotoList](c.ListRepairPhotos(cmd.Context(), r.ID)); err == nil && len(l.Items) > 0 {
+				f.put("Photos", strconv.Itoa(len(l.Items))+": gpupool repair photos "+r.ID)
+			}
 			f.put("Done by", r.DoneBy)
 			f.put("Did", string(r.Did))
 			f.put("Note", r.Note)
@@ -202,6 +213,123 @@ func (a *app) repairDrainNow() *cobra.Command {
 	cmd.Flags().StringVar(&in.Reason, "reason", "", "why its jobs are not waited for (required)")
 	required(cmd, "reason")
 	return cmd
+}
+
+func (a *app) repairLight() *cobra.Command {
+	return &cobra.Command{
+		Use: "light ID|SERVER on|off", Short: "Switch the locator light of its server", Args: exactly("ID or SERVER", "on or off"), Example: "  gpupool repair light rep_01k8 on",
+		RunE: func(cmd *cobra.Command, args []string) error {
+			if args[1] != "on" && args[1] != "off" {
+				return schema.Invalid("light", args[1], "on or off")
+			}
+			return act(a, cmd, func(c *client.Client) (contract.RepairLightAct, error) {
+				return call.Do[contract.RepairLightAct](c.LightRepair(cmd.Context(), args[0], contract.RepairLight{Lit: args[1] == "on"}))
+			}, func(contract.RepairLightAct) string {
+				return "The locator light of " + args[0] + " is being switched " + args[1] + "."
+			})
+		},
+	}
+}
+
+func (a *app) repairPhoto() *cobra.Command {
+	var note string
+	cmd := &cobra.Command{
+		Use: "photo ID|SERVER FILE... [--note TEXT]", Short: "Keep photos with a repair", Example: "  gpupool repair photo rep_01k8 IMG_2041.jpg --note \"burnt connector\"",
+		Long: "Keep photos with a repair: JPEG or PNG, up to 16 MiB each, 20 for a repair. They are kept as they are, with what the camera\nwrote into them. The same photo again changes nothing.",
+		Args: cobra.MinimumNArgs(2),
+		RunE: func(cmd *cobra.Command, args []string) error {
+			c, err := a.connect()
+			if err != nil {
+				return err
+			}
+			var kept contract.RepairPhotoList
+			for _, name := range args[1:] {
+				p, err := sendPhoto(cmd, c, args[0], name, note)
+				if e, ok := errors.AsType[*schema.Error](err); ok && e.Field == "photo" { // which of several it is
+					e.Field = name
+				}
+				if err != nil {
+					return err
+				}
+				kept.Items = append(kept.Items, p)
+				if !a.json() {
+					fmt.Fprintf(cmd.OutOrStdout(), "%s: kept as %s, %d x %d pixels.\n", words.Printable(name, false), p.ID[:12], p.Width, p.Height)
+				}
+			}
+			if a.json() {
+				return printJSON(cmd.OutOrStdout(), kept)
+			}
+			return nil
+		},
+	}
+	cmd.Flags().StringVar(&note, "note", "", "what they show")
+	return cmd
+}
+
+// sendPhoto reads no more of a file than a photo may have: what it is is the pool's to say.
+func sendPhoto(cmd *cobra.Command, c *client.Client, repair, name, note string) (schema.RepairPhoto, error) {
+	f, err := os.Open(name)
+	if err != nil {
+		return schema.RepairPhoto{}, err
+	}
+	defer f.Close()
+	return call.Do[schema.RepairPhoto](c.AddRepairPhotoWithBody(cmd.Context(), repair, &contract.AddRepairPhotoParams{Note: opt(note)}, "image/jpeg", io.LimitReader(f, schema.MaxPhotoBytes+1)))
+}
+
+func (a *app) repairPhotos() *cobra.Command {
+	var dir string
+	cmd := &cobra.Command{
+		Use: "photos ID|SERVER [--to FOLDER]", Short: "List a repair's photos, or fetch them", Args: exactly("ID or SERVER"), Example: "  gpupool repair photos rep_01k8 --to ./photos",
+		RunE: func(cmd *cobra.Command, args []string) error {
+			c, err := a.connect()
+			if err != nil {
+				return err
+			}
+			l, err := call.Do[contract.RepairPhotoList](c.ListRepairPhotos(cmd.Context(), args[0]))
+			if err != nil {
+				return err
+			}
+			if dir != "" {
+				for _, p := range l.Items {
+					if err := fetchPhoto(cmd, c, p, dir); err != nil {
+						return err
+					}
+				}
+			}
+			if a.json() {
+				return printJSON(cmd.OutOrStdout(), l)
+			}
+			t := newTable("PHOTO", "TYPE", "SIZE", "PIXELS", "BY", "WHEN", "NOTE")
+			for _, p := range l.Items {
+				t.row(photoName(p), p.Type, strconv.FormatInt(p.Bytes, 10), fmt.Sprintf("%dx%d", p.Width, p.Height), p.By, words.Ago(p.At, nowInstant()), p.Note)
+			}
+			t.write(cmd.OutOrStdout(), "No photo was kept.")
+			return nil
+		},
+	}
+	cmd.Flags().StringVar(&dir, "to", "", "write them into this folder")
+	return cmd
+}
+
+// photoName is what its file is called: nothing that somebody typed is in it.
+func photoName(p schema.RepairPhoto) string {
+	return p.ID[:12] + "." + strings.TrimPrefix(p.Type, "image/")
+}
+
+func fetchPhoto(cmd *cobra.Command, c *client.Client, p schema.RepairPhoto, dir string) error {
+	resp, err := c.GetRepairPhoto(cmd.Context(), p.Repair, p.ID)
+	if err := call.Check(resp, err); err != nil {
+		return err
+	}
+	defer resp.Body.Close()
+	b, err := io.ReadAll(io.LimitReader(resp.Body, schema.MaxPhotoBytes))
+	if err != nil {
+		return fmt.Errorf("reading photo %s: %w", p.ID, err)
+	}
+	if err := os.MkdirAll(dir, 0o755); err != nil {
+		return err
+	}
+	return os.WriteFile(filepath.Join(dir, photoName(p)), b, 0o644)
 }
 
 func (a *app) repairEvidence() *cobra.Command {

@@ -1,8 +1,11 @@
 package cli
 
 import (
+	"bytes"
 	"context"
 	"fmt"
+	"image"
+	"image/png"
 	"net/url"
 	"os"
 	"os/signal"
@@ -56,6 +59,8 @@ func TestMain(m *testing.M) {
 //	as NAME ROLE [TENANT [PROJECT]]  goes on with a new token of that role; "as operator" goes back
 //	boots SERVER                     records a DHCPACK to it, and a stranger's guess at a token
 //	machine VAR SERIAL               starts a lab BMC with this serial; VAR is its port
+//	picture FILE                     writes a small PNG
+//	same FILE FOLDER                 demands that the folder's only file has the file's bytes
 //	break SERVER SLOT                fails an accelerator, which opens a repair; $REPAIR is its id
 func TestScripts(t *testing.T) {
 	testscript.Run(t, testscript.Params{
@@ -126,6 +131,18 @@ func TestScripts(t *testing.T) {
 				token, err := p.NewToken(context.Background(), args[0], schema.Role(args[1]), args[2], args[3])
 				ts.Check(err)
 				ts.Setenv("GPUPOOL_TOKEN", token)
+			},
+			"picture": func(ts *testscript.TestScript, _ bool, args []string) {
+				var b bytes.Buffer
+				ts.Check(png.Encode(&b, image.NewGray(image.Rect(0, 0, 3, 2))))
+				ts.Check(os.WriteFile(ts.MkAbs(args[0]), b.Bytes(), 0o644))
+			},
+			"same": func(ts *testscript.TestScript, _ bool, args []string) {
+				files, err := os.ReadDir(ts.MkAbs(args[1]))
+				ts.Check(err)
+				if len(files) != 1 || ts.ReadFile(args[1]+"/"+files[0].Name()) != ts.ReadFile(args[0]) {
+					ts.Fatalf("%s holds %v, not %s's bytes", args[1], files, args[0])
+				}
 			},
 			"boots": func(ts *testscript.TestScript, _ bool, args []string) {
 				p := ts.Value("pool").(*testpool.Pool)
