@@ -85,7 +85,7 @@ func toAttempt(a schema.Attempt, devices []contract.Allocation) contract.Attempt
 }
 
 func toAllocation(a schema.Allocation, n store.DeviceName) contract.Allocation {
-	return contract.Allocation{Id: a.ID, Job: a.Job, Attempt: a.Attempt, Accelerator: a.Accelerator, Server: a.Server, ServerName: n.Server, Slot: n.Slot, Region: a.Region,
+	return contract.Allocation{Id: a.ID(), Job: a.Job, Attempt: a.Attempt, Accelerator: a.Accelerator, Server: a.Server, ServerName: n.Server, Slot: n.Slot, Region: a.Region,
 		AllocatedAt: a.AllocatedAt, ReleasedAt: a.ReleasedAt}
 }
 

@@ -1,6 +1,9 @@
 package schema
 
-import "time"
+import (
+	"fmt"
+	"time"
+)
 
 // JobState is where a job is; see JobStates for what may follow what.
 type JobState string
@@ -138,15 +141,17 @@ type Attempt struct {
 // Allocation is one accelerator held by one attempt for the interval [AllocatedAt, ReleasedAt).
 // The database refuses a second row of the same accelerator whose ReleasedAt is 0.
 type Allocation struct {
-	ID          string  `gorm:"primaryKey" json:"id"` // job/attempt/accelerator
-	Job         string  `json:"job"`
-	Attempt     int     `json:"attempt"`
-	Accelerator string  `json:"accelerator"`
+	Job         string  `gorm:"primaryKey" json:"job"`
+	Attempt     int     `gorm:"primaryKey" json:"attempt"`
+	Accelerator string  `gorm:"primaryKey" json:"accelerator"`
 	Server      string  `json:"server"`
 	Region      string  `json:"region"`
 	AllocatedAt Instant `json:"allocated_at"`
 	ReleasedAt  Instant `json:"released_at"`
 }
+
+// ID is the allocation's name, job/attempt/accelerator.
+func (a Allocation) ID() string { return fmt.Sprintf("%s/%d/%s", a.Job, a.Attempt, a.Accelerator) }
 
 // LedgerKind says what an interval's time was.
 type LedgerKind string

@@ -1,14 +1,20 @@
 package allocator
 
 import (
+	"cmp"
+	"context"
+	"database/sql"
 	"encoding/json"
+	"errors"
 	"fmt"
 	"os"
 	"path/filepath"
+	"strconv"
 	"strings"
 	"testing"
 	"time"
 
+	"golang.org/x/sync/errgroup"
 	"golang.org/x/sys/unix"
 
 	"gpupool/activities/allocator/engine"
@@ -37,8 +43,12 @@ type figures struct{ list []figure }
 
 func (f *figures) add(b *testing.B, name string, value float64, unit string) {
 	b.ReportMetric(value, strings.ReplaceAll(name, " ", "-")+"-"+unit)
-	where := strings.ReplaceAll(b.Name()[strings.LastIndex(b.Name(), "/")+1:], "_", " ")
-	f.list = append(f.list, figure{Group: "commit", Name: name + ", " + strings.TrimPrefix(where, "load "), Value: value, Unit: unit})
+	f.list = append(f.list, figure{Group: "commit", Name: name + ", " + strings.TrimPrefix(where(b), "load "), Value: value, Unit: unit})
+}
+
+// where is the part of the benchmark that runs: which database.
+func where(b *testing.B) string {
+	return strings.ReplaceAll(b.Name()[strings.LastIndex(b.Name(), "/")+1:], "_", " ")
 }
 
 // goal sets that of the figure added last: a floor, or a ceiling of what takes time.
@@ -119,6 +129,7 @@ const (
 	commitServers = 64
 	commitPer     = 64 // accelerators a server: few servers are quicker to bring in
 	commitBatch   = 256
+	commitClients = 8
 )
 
 // commits is how many allocations a second come to be in the record.
@@ -148,10 +159,15 @@ func commits(b *testing.B, f *figures, c store.Config) float64 {
 	var spent, submitting, work time.Duration
 	for range commitServers * commitPer / commitBatch {
 		began := time.Now()
+		var many errgroup.Group
+		many.SetLimit(commitClients)
 		for range commitBatch {
-			_, _, err := db.SubmitJob(ctx, "bench", "", "", store.NewJob{Tenant: "blue", Project: "main", Spec: "x1", Nodes: 1, Command: []string{"true"}})
-			ok(err)
+			many.Go(func() error {
+				_, _, err := db.SubmitJob(ctx, "bench", "", "", store.NewJob{Tenant: "blue", Project: "main", Spec: "x1", Nodes: 1, Command: []string{"true"}})
+				return err
+			})
 		}
+		ok(many.Wait())
 		submitting += time.Since(began)
 		began, worked := time.Now(), processorTime(b)
 		_, err := l.catchUp(ctx)
@@ -170,11 +186,120 @@ func commits(b *testing.B, f *figures, c store.Config) float64 {
 	f.add(b, fmt.Sprintf("allocations in cycles of %d", commitBatch), rate, "1/s")
 	f.goal(5000)
 	f.add(b, "processor time of the allocator's process for an allocation", float64(work.Microseconds())/float64(len(live)), "us")
-	f.add(b, "submits, one after the other", float64(len(live))/submitting.Seconds(), "1/s")
+	f.add(b, fmt.Sprintf("submits, %d at a time", commitClients), float64(len(live))/submitting.Seconds(), "1/s")
 	again, err := load(ctx, db, "eu", "bench", engine.Config{}, false)
 	ok(err)
 	ok(again.pool.Check())
+	theirs, err := plainInserts(ctx, c)
+	ok(err)
+	f.beside(rate, "allocations a second, "+where(b), "INSERTs of the same rows with nothing else, transactions of "+strconv.Itoa(commitBatch), theirs)
+	b.ReportMetric(rate/theirs, "of-plain-INSERTs")
 	return rate
+}
+
+// plainInserts is how many allocations a second the database takes in when it is only given the rows that their commits have
+// written, as flushed as they were: by statements of many rows, into tables without an index or a rule. It is what a commit
+// could come to at the very best.
+func plainInserts(ctx context.Context, c store.Config) (float64, error) {
+	db, err := openRows(c)
+	if err != nil {
+		return 0, err
+	}
+	defer func() { _ = db.Close() }()
+	tables := []struct {
+		query string
+		each  int // rows of an allocation
+		rows  [][]any
+	}{
+		{query: "SELECT job, attempt, accelerator, server, region, allocated_at FROM allocations ORDER BY job", each: 1},
+		{query: "SELECT job, attempt, epoch, allocated_at FROM attempts ORDER BY job", each: 1},
+		{query: "SELECT id, state, attempt, reason FROM jobs ORDER BY id", each: 1},
+		{query: `SELECT seq, at, kind, subject, server, job, tenant, "by", data FROM events WHERE kind IN ('job.allocated', 'job.state') ORDER BY seq`, each: 2},
+	}
+	for i := range tables {
+		t := &tables[i]
+		if t.rows, err = rowsOf(ctx, db, t.query); err != nil {
+			return 0, err
+		}
+		if _, err := db.ExecContext(ctx, fmt.Sprintf("CREATE TABLE plain%d AS %s LIMIT 0", i, t.query)); err != nil {
+			return 0, err
+		}
+	}
+	all := len(tables[0].rows)
+	began := time.Now()
+	for at := 0; at < all; at += commitBatch {
+		tx, err := db.BeginTx(ctx, nil)
+		if err != nil {
+			return 0, err
+		}
+		for i, t := range tables {
+			q, args := manyRows(fmt.Sprintf("INSERT INTO plain%d VALUES ", i), t.rows[at*t.each:(at+commitBatch)*t.each], c.Driver == "postgres")
+			if _, err := tx.ExecContext(ctx, q, args...); err != nil {
+				return 0, errors.Join(err, tx.Rollback())
+			}
+		}
+		if err := tx.Commit(); err != nil {
+			return 0, err
+		}
+	}
+	return float64(all) / time.Since(began).Seconds(), nil
+}
+
+// openRows opens the database past the store, as durable as the store has it.
+func openRows(c store.Config) (*sql.DB, error) {
+	if c.Driver == "postgres" {
+		return sql.Open("pgx", c.DSN)
+	}
+	return sql.Open("sqlite", "file:"+c.DSN+"?_pragma=busy_timeout(10000)&_pragma=synchronous("+cmp.Or(c.Sync, "normal")+")")
+}
+
+func rowsOf(ctx context.Context, db *sql.DB, query string) (all [][]any, err error) {
+	rows, err := db.QueryContext(ctx, query)
+	if err != nil {
+		return nil, err
+	}
+	defer func() { _ = rows.Close() }()
+	columns, err := rows.Columns()
+	if err != nil {
+		return nil, err
+	}
+	for rows.Next() {
+		row, to := make([]any, len(columns)), make([]any, len(columns))
+		for i := range row {
+			to[i] = &row[i]
+		}
+		if err := rows.Scan(to...); err != nil {
+			return nil, err
+		}
+		all = append(all, row)
+	}
+	return all, rows.Err()
+}
+
+// manyRows is a statement with its list of VALUES, and their values.
+func manyRows(head string, rows [][]any, numbered bool) (string, []any) {
+	var q strings.Builder
+	q.WriteString(head)
+	var args []any
+	for i, r := range rows {
+		sep := ",("
+		if i == 0 {
+			sep = "("
+		}
+		for _, v := range r {
+			args = append(args, v)
+			q.WriteString(sep)
+			if q.WriteByte('?'); numbered {
+				q.WriteString(strconv.Itoa(len(args)))
+			}
+			sep = ","
+		}
+		q.WriteByte(')')
+	}
+	if numbered {
+		return strings.ReplaceAll(q.String(), "?", "$"), args
+	}
+	return q.String(), args
 }
 
 // processorTime is that of this process.

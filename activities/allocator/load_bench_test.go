@@ -2,7 +2,6 @@ package allocator
 
 import (
 	"context"
-	"database/sql"
 	"fmt"
 	"slices"
 	"testing"
@@ -104,11 +103,7 @@ func fullPool(ctx context.Context, db *store.Store, c store.Config) error {
 			return err
 		}
 	}
-	driver, dsn := "sqlite", "file:"+c.DSN+"?_pragma=busy_timeout(10000)"
-	if c.Driver == "postgres" {
-		driver, dsn = "pgx", c.DSN
-	}
-	rows, err := sql.Open(driver, dsn)
+	rows, err := openRows(c)
 	if err != nil {
 		return err
 	}
@@ -124,8 +119,8 @@ func fullPool(ctx context.Context, db *store.Store, c store.Config) error {
 			SELECT 'acc_' || i, 'acc' || i, 'nvidia', 'h100', '', '', '', '', i % 8, 85899345920, '', 'srv_' || (i / 8), 'healthy', '', 1, 1, 1, 1 FROM n`,
 		count(loadServers) + job + `SELECT 'job_run' || i, i + 1, 'tenant' || (i % 20), 'main', '', 'x8', 'h100', 1, 8, 1, 1, TRUE, 'eu', '["true"]', '{}', 3, 'running', 1, 'bench', 1, 3600000 FROM n`,
 		count(loadServers) + `INSERT INTO attempts (job, attempt, epoch, allocated_at, running_at) SELECT 'job_run' || i, 1, 1, 1, 1 FROM n`,
-		count(loadServers*loadPer) + `INSERT INTO allocations (id, job, attempt, accelerator, server, region, allocated_at)
-			SELECT 'job_run' || (i / 8) || '/1/acc_' || i, 'job_run' || (i / 8), 1, 'acc_' || i, 'srv_' || (i / 8), 'eu', 1 FROM n`,
+		count(loadServers*loadPer) + `INSERT INTO allocations (job, attempt, accelerator, server, region, allocated_at)
+			SELECT 'job_run' || (i / 8), 1, 'acc_' || i, 'srv_' || (i / 8), 'eu', 1 FROM n`,
 		count(loadQueued) + job + `SELECT 'job_q' || i, 10001 + i, 'tenant' || (i % 20), 'main', '', CASE i % 4 WHEN 0 THEN 'x1' WHEN 1 THEN 'x2' WHEN 2 THEN 'x4' ELSE 'x8' END, 'h100', 1,
 			CASE i % 4 WHEN 0 THEN 1 WHEN 1 THEN 2 WHEN 2 THEN 4 ELSE 8 END, 1, 1, TRUE, 'eu', '["true"]', '{}', 3, 'queued', 0, 'bench', 1, 3600000 * (1 + i % 8) FROM n`,
 		`UPDATE job_seq SET seq = 110001`,

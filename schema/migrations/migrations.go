@@ -31,7 +31,7 @@ func Up(ctx context.Context, db *sql.DB, dialect string) error {
 		}
 		defer unlock()
 	}
-	p, err := goose.NewProvider(d, db, files, goose.WithDisableGlobalRegistry(true), goose.WithGoMigrations(guards(dialect), room(dialect)))
+	p, err := goose.NewProvider(d, db, files, goose.WithDisableGlobalRegistry(true), goose.WithGoMigrations(guards(dialect), room(dialect), lean(dialect)))
 	if err != nil {
 		return fmt.Errorf("reading the migrations: %w", err)
 	}

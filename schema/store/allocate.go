@@ -6,7 +6,6 @@ import (
 	"fmt"
 	"maps"
 	"slices"
-	"strconv"
 
 	"gpupool/schema"
 )
@@ -139,13 +138,14 @@ func (s *Store) CommitCycle(ctx context.Context, region string, epoch int64, c C
 type world struct {
 	free map[string]string        // accelerator -> the server it is free and good on
 	bad  map[string]string        // accelerator or server -> why it may not be used
-	runs map[string]schema.Server // server -> itself, for who runs jobs on it
+	runs map[string]schema.Server // server -> what says who runs jobs on it
 	jobs map[string]schema.Job
 	over map[string][]schema.Window // server -> the windows over it
 	stop []schema.Stop
 	mine map[string]string // server that is one tenant's at a time -> whose it is now; "" = nobody's yet
 
-	begun []begun // what the starts have come to, written together: a statement for each would cost more than all else
+	begun   []begun // what the starts have come to, written together: a statement for each would cost more than all else
+	reasons map[Dispatching]string
 }
 
 // begun is a start that nothing stands against.
@@ -155,7 +155,7 @@ type begun struct {
 }
 
 func (tx *Tx) freeWorld(starts []Start, mixed bool) (world, error) {
-	w := world{mine: map[string]string{}, free: map[string]string{}, bad: map[string]string{}, runs: map[string]schema.Server{}, jobs: map[string]schema.Job{}, over: map[string][]schema.Window{}}
+	w := world{reasons: map[Dispatching]string{}, mine: map[string]string{}, free: map[string]string{}, bad: map[string]string{}, runs: map[string]schema.Server{}, jobs: map[string]schema.Job{}, over: map[string][]schema.Window{}}
 	servers, accs := map[string]bool{}, []string{}
 	jobs := map[string]bool{}
 	for _, st := range starts {
@@ -167,11 +167,11 @@ func (tx *Tx) freeWorld(starts []Start, mixed bool) (world, error) {
 	}
 	ids := slices.Collect(maps.Keys(servers))
 	// Held to the end of the transaction: who cordons, drains or repairs one of them waits, or was first and is seen.
-	var srv []schema.Server
-	if err := tx.lockAll(&srv, among{"id", ids}); err != nil {
-		return w, err
-	}
-	for _, v := range srv {
+	if err := each(tx.db.Raw("SELECT id, name, phase, backend, cluster, shared FROM servers WHERE ? ORDER BY id"+tx.forUpdate(), among{"id", ids}), func(scan func(...any) error) error {
+		var v schema.Server
+		if err := scan(&v.ID, &v.Name, &v.Phase, &v.Backend, &v.Cluster, &v.Shared); err != nil {
+			return err
+		}
 		w.runs[v.ID] = v
 		if v.Phase != schema.PhaseAvailable {
 			w.bad[v.ID] = fmt.Sprintf("server %s is %s", v.Name, v.Phase)
@@ -179,6 +179,9 @@ func (tx *Tx) freeWorld(starts []Start, mixed bool) (world, error) {
 		if v.OneTenant() && !mixed {
 			w.mine[v.ID] = ""
 		}
+		return nil
+	}); err != nil {
+		return w, err
 	}
 	var cordons []schema.Cordon
 	if err := tx.db.Where("lifted_at = 0").Where(among{"server", ids}).Find(&cordons).Error; err != nil {
@@ -314,10 +317,16 @@ func (tx *Tx) start(epoch int64, st Start, w *world) (refused string, err error)
 	j.Attempt = st.Attempt
 	first := w.runs[st.Places[0].Server]
 	d := Dispatching{Backend: first.Backend, Cluster: first.Cluster, Attempt: st.Attempt, Since: tx.now}
-	tx.Emit(schema.Event{Kind: schema.EventJobAllocated, Subject: j.ID, Job: j.ID, Tenant: j.Tenant}, map[string]any{"attempt": st.Attempt, "epoch": epoch})
+	if w.reasons[d] == "" { // most starts of a cycle share one
+		w.reasons[d] = d.reason(tx.now)
+	}
+	tx.Emit(schema.Event{Kind: schema.EventJobAllocated, Subject: j.ID, Job: j.ID, Tenant: j.Tenant}, struct {
+		Attempt int   `json:"attempt"`
+		Epoch   int64 `json:"epoch"`
+	}{st.Attempt, epoch})
 	err = tx.turnJob(&j, schema.JobStarting, "")
 	w.jobs[j.ID] = j // told twice, it is refused
-	w.begun = append(w.begun, begun{st, d.reason(tx.now)})
+	w.begun = append(w.begun, begun{st, w.reasons[d]})
 	return "", err
 }
 
@@ -330,11 +339,11 @@ func (tx *Tx) writeStarts(region string, epoch int64, all []begun) error {
 		jobs = append(jobs, row{b.Job, at, b.reason})
 		for _, p := range b.Places {
 			for _, a := range p.Accelerators {
-				allocations = append(allocations, row{b.Job + "/" + strconv.Itoa(b.Attempt) + "/" + a, b.Job, at, a, p.Server, region, int64(tx.now)})
+				allocations = append(allocations, row{b.Job, at, a, p.Server, region, int64(tx.now)})
 			}
 		}
 	}
-	if _, err := tx.writeRows("INSERT INTO allocations (id, job, attempt, accelerator, server, region, allocated_at) ?", allocations); err != nil {
+	if _, err := tx.writeRows("INSERT INTO allocations (job, attempt, accelerator, server, region, allocated_at) ?", allocations); err != nil {
 		return err
 	}
 	if _, err := tx.writeRows("INSERT INTO attempts (job, attempt, epoch, allocated_at) ?", attempts); err != nil {

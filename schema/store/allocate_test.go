@@ -2,6 +2,7 @@ package store_test
 
 import (
 	"context"
+	"strings"
 	"sync"
 	"testing"
 	"time"
@@ -449,7 +450,7 @@ func TestEventNumbersBecomeVisibleInOrder(t *testing.T) {
 	for range writers {
 		wg.Go(func() {
 			for range each {
-				if err := s.CreateOne(context.Background()); err != nil {
+				if err := s.CreateOne(context.Background(), ""); err != nil {
 					t.Error(err)
 				}
 			}
@@ -544,4 +545,18 @@ func TestAServerWithJobsOrProtectedIsNotBurntIn(t *testing.T) {
 	b.must(err)
 	_, err = b.BeginBurnIn(ctx, in[0].ID, "ann")
 	wantCode(t, err, schema.CodeConflict, "enrolled")
+}
+
+func TestJobsAndAcceleratorsAreKept(t *testing.T) {
+	t.Parallel()
+	b := newBench(t, 1)
+	j := b.submit(1)
+	if no := b.commit(b.start(j, b.place(0, 0))); len(no) != 0 {
+		t.Fatalf("refused: %+v", no)
+	}
+	for _, table := range []string{"jobs", "accelerators"} {
+		if err := b.Exec(t.Context(), "DELETE FROM "+table); err == nil || !strings.Contains(err.Error(), table+" are never deleted") {
+			t.Errorf("rows of %s that allocations name were deleted: %v", table, err)
+		}
+	}
 }

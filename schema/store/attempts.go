@@ -41,7 +41,12 @@ func (tx *Tx) turnJob(j *schema.Job, to schema.JobState, cause string) error {
 	if err := schema.JobStates.Check("job "+j.ID, j.State, to); err != nil {
 		return err
 	}
-	tx.Emit(schema.Event{Kind: schema.EventJobState, Subject: j.ID, Job: j.ID, Tenant: j.Tenant}, map[string]any{"from": j.State, "to": to, "cause": cause, "attempt": j.Attempt})
+	tx.Emit(schema.Event{Kind: schema.EventJobState, Subject: j.ID, Job: j.ID, Tenant: j.Tenant}, struct {
+		Attempt int             `json:"attempt"`
+		Cause   string          `json:"cause"`
+		From    schema.JobState `json:"from"`
+		To      schema.JobState `json:"to"`
+	}{j.Attempt, cause, j.State, to})
 	j.State, j.Cause = to, cause
 	if to.Ended() {
 		j.EndedAt, j.Reason = tx.now, ""

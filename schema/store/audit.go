@@ -55,7 +55,7 @@ func (s *Store) conserved(ctx context.Context, t told, w usage.Interval) (map[Ca
 	}
 	held := make([]usage.Held, len(allocations))
 	for i, a := range allocations {
-		held[i] = usage.Held{Accelerator: a.Accelerator, Start: a.AllocatedAt, End: a.ReleasedAt, By: a.ID}
+		held[i] = usage.Held{Accelerator: a.Accelerator, Start: a.AllocatedAt, End: a.ReleasedAt, By: a.ID()}
 	}
 	sums, found := usage.Conserve(t.installed, spans, held, w, t.key)
 	return sums, append(found, usage.CompareSpans(spans, t.spans, w)...), nil
@@ -304,20 +304,20 @@ func (s *Store) AuditUsage(ctx context.Context, w usage.Interval) (Audit, error)
 		}
 		a.Events += usage.Interval{Start: e.Start, End: eventEnd}.Cut(w).Milliseconds()
 		if e.Start != h.AllocatedAt || e.End != h.ReleasedAt {
-			find(usage.FoundInterval, h.Accelerator, h.AllocatedAt, int64(end-h.AllocatedAt), "%s was held from %s to %s, by the events from %s to %s", h.ID, h.AllocatedAt, h.ReleasedAt, e.Start, e.End)
+			find(usage.FoundInterval, h.Accelerator, h.AllocatedAt, int64(end-h.AllocatedAt), "%s was held from %s to %s, by the events from %s to %s", h.ID(), h.AllocatedAt, h.ReleasedAt, e.Start, e.End)
 		}
 		if h.ReleasedAt == 0 || h.ReleasedAt == h.AllocatedAt {
-			delete(ledger, h.ID+"/0")
+			delete(ledger, h.ID()+"/0")
 			continue
 		}
-		r, ok := ledger[h.ID+"/0"]
+		r, ok := ledger[h.ID()+"/0"]
 		switch {
 		case !ok:
-			find(usage.FoundUncharged, h.Accelerator, h.AllocatedAt, int64(h.ReleasedAt-h.AllocatedAt), "%s was held until %s", h.ID, h.ReleasedAt)
+			find(usage.FoundUncharged, h.Accelerator, h.AllocatedAt, int64(h.ReleasedAt-h.AllocatedAt), "%s was held until %s", h.ID(), h.ReleasedAt)
 		case r.Start != h.AllocatedAt || r.End != h.ReleasedAt:
-			find(usage.FoundInterval, h.Accelerator, h.AllocatedAt, int64(r.End-r.Start)-int64(h.ReleasedAt-h.AllocatedAt), "%s was held from %s to %s, by the ledger from %s to %s", h.ID, h.AllocatedAt, h.ReleasedAt, r.Start, r.End)
+			find(usage.FoundInterval, h.Accelerator, h.AllocatedAt, int64(r.End-r.Start)-int64(h.ReleasedAt-h.AllocatedAt), "%s was held from %s to %s, by the ledger from %s to %s", h.ID(), h.AllocatedAt, h.ReleasedAt, r.Start, r.End)
 		}
-		delete(ledger, h.ID+"/0")
+		delete(ledger, h.ID()+"/0")
 	}
 	left := make([]string, 0, len(ledger))
 	for id := range ledger {

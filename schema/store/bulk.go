@@ -65,39 +65,49 @@ func (t table) Build(to clause.Builder) {
 	}
 	head := "SELECT * FROM unnest("
 	for c := range t.rows[0] {
-		numbers, texts, err := t.column(c)
-		switch {
-		case err != nil:
+		array, cast, err := t.column(c)
+		if err != nil {
 			_ = st.AddError(err)
-		case numbers != nil:
-			put(st, head, numbers, "::bigint[]")
-		default:
-			put(st, head, texts, "::text[]")
+			return
 		}
+		put(st, head, array, cast)
 		head = ", "
 	}
 	_ = st.WriteByte(')')
 }
 
-// column is the values of one column; nil stands for NULL among texts.
-func (t table) column(c int) (numbers []int64, texts []*string, err error) {
+// column is the values of one column as an array, and what casts it; nil stands for NULL among texts. The kinds of array are
+// those that the driver encodes without reflection, where there is no NULL.
+func (t table) column(c int) (array any, cast string, err error) {
+	numbers, texts, null := make([]int64, 0, len(t.rows)), make([]string, 0, len(t.rows)), false
 	for _, r := range t.rows {
 		switch v := r[c].(type) {
 		case int64:
 			numbers = append(numbers, v)
 		case string:
-			v = printable(v)
-			texts = append(texts, &v)
+			texts = append(texts, v)
 		case nil:
-			texts = append(texts, nil)
+			texts, null = append(texts, ""), true
 		default:
-			return nil, nil, fmt.Errorf("column %d of rows to write: a %T", c, v)
+			return nil, "", fmt.Errorf("column %d of rows to write: a %T", c, v)
 		}
 	}
-	if len(numbers) > 0 && len(texts) > 0 {
-		return nil, nil, fmt.Errorf("column %d of rows to write: numbers and texts", c)
+	switch {
+	case len(numbers) > 0 && len(texts) > 0:
+		return nil, "", fmt.Errorf("column %d of rows to write: numbers and texts", c)
+	case len(numbers) > 0:
+		return numbers, "::bigint[]", nil
+	case !null:
+		return texts, "::text[]", nil
 	}
-	return numbers, texts, nil
+	some := make([]*string, len(texts))
+	for i, r := range t.rows {
+		if v, is := r[c].(string); is {
+			v = printable(v) // the connection looks into no pointers
+			some[i] = &v
+		}
+	}
+	return some, "::text[]", nil
 }
 
 // writeRows runs a statement over rows, which stand where it has its last "?", and returns how many rows of the database it

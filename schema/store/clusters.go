@@ -463,7 +463,7 @@ func (tx *Tx) rebind(t *schema.Task, devices []string) (contested []string, err 
 		return nil, schema.Invalid("devices", devices, "devices of the server, as the inventory knows them")
 	}
 	var live []schema.Allocation
-	if err := tx.lockAll(&live, "server = ? AND released_at = 0", t.Server); err != nil {
+	if err := tx.db.Raw("SELECT * FROM allocations WHERE server = ? AND released_at = 0 ORDER BY job, attempt, accelerator"+tx.forUpdate(), t.Server).Scan(&live).Error; err != nil {
 		return nil, err
 	}
 	mine, others := []schema.Allocation{}, map[string]schema.Allocation{}
@@ -497,7 +497,7 @@ func (tx *Tx) rebind(t *schema.Task, devices []string) (contested []string, err 
 				continue
 			}
 			// Out of the way of the index that refuses a second live allocation, while the two change places.
-			if _, err := tx.exec("UPDATE allocations SET released_at = 1 WHERE id = ?", other.ID); err != nil {
+			if _, err := tx.exec("UPDATE allocations SET released_at = 1 WHERE job = ? AND attempt = ? AND accelerator = ?", other.Job, other.Attempt, other.Accelerator); err != nil {
 				return nil, err
 			}
 		}
@@ -527,7 +527,7 @@ func (tx *Tx) rebind(t *schema.Task, devices []string) (contested []string, err 
 
 // move gives an allocation another accelerator of the same server.
 func (tx *Tx) move(al schema.Allocation, accelerator string) error {
-	return tx.update("allocation", al.ID, "UPDATE allocations SET id = ?, accelerator = ?, released_at = 0 WHERE id = ?", fmt.Sprintf("%s/%d/%s", al.Job, al.Attempt, accelerator), accelerator, al.ID)
+	return tx.update("allocation of job", al.Job, "UPDATE allocations SET accelerator = ?, released_at = 0 WHERE job = ? AND attempt = ? AND accelerator = ?", accelerator, al.Job, al.Attempt, al.Accelerator)
 }
 
 // contest keeps the next job off devices that two attempts use, until a person has looked.

@@ -149,9 +149,39 @@ func (s *Store) Nudge(topic string) {
 type hub struct {
 	mu      sync.Mutex
 	watches map[string]map[*Watch]struct{}
+	own     map[int64]int64 // first -> last number of each commit of this process that listen has not passed; nil = nobody listens
 }
 
 func newHub() *hub { return &hub{watches: map[string]map[*Watch]struct{}{}} }
+
+// committed publishes what a transaction of this process has committed: events of consecutive numbers.
+func (h *hub) committed(events []schema.Event) {
+	h.publish(events)
+	if len(events) == 0 {
+		return
+	}
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	if h.own != nil {
+		h.own[events[0].Seq] = events[len(events)-1].Seq
+	}
+}
+
+// pass moves over this process's own events that follow the one numbered at, and forgets those that are behind it.
+func (h *hub) pass(at int64) int64 {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	for last, is := h.own[at+1]; is; last, is = h.own[at+1] {
+		delete(h.own, at+1)
+		at = last
+	}
+	for first, last := range h.own {
+		if last <= at {
+			delete(h.own, first)
+		}
+	}
+	return at
+}
 
 func (h *hub) watch(topic string) *Watch {
 	w := &Watch{C: make(chan struct{}, 1), hub: h, topic: topic}
@@ -217,17 +247,40 @@ func (s *Store) listen(ctx context.Context, at int64) {
 		case <-ctx.Done():
 			return
 		case <-t.C:
-			for {
-				ev, next, err := s.Events(ctx, at, 1000, EventFilter{})
-				if err != nil {
-					break // asked again at the next tick
-				}
-				s.hub.publish(ev)
-				at = next
-				if len(ev) < 1000 {
-					break
-				}
+			var err error
+			for more := true; more && err == nil; { // after an error it is asked again at the next tick
+				at, more, err = s.hear(ctx, at)
 			}
 		}
 	}
+}
+
+// hear publishes up to 1000 of the events after the one numbered at that other processes have committed, and returns where
+// it has come to and whether there may be more. This process's own were published as they were committed, and are passed over.
+func (s *Store) hear(ctx context.Context, at int64) (next int64, more bool, err error) {
+	const most = 1000
+	head, err := s.Head(ctx)
+	if err != nil {
+		return at, false, err
+	}
+	at = s.hub.pass(at)
+	if at >= head {
+		return at, false, nil
+	}
+	var events []schema.Event
+	if err := each(s.read(ctx).Raw("SELECT seq, kind, server, job, tenant FROM events WHERE seq > ? AND seq <= ? ORDER BY seq LIMIT ?", at, head, most), func(scan func(...any) error) error {
+		var e schema.Event
+		if err := scan(&e.Seq, &e.Kind, &e.Server, &e.Job, &e.Tenant); err != nil {
+			return err
+		}
+		events = append(events, e)
+		return nil
+	}); err != nil {
+		return at, false, err
+	}
+	s.hub.publish(events)
+	if len(events) == most {
+		return events[most-1].Seq, true, nil
+	}
+	return head, true, nil
 }

@@ -1,6 +1,7 @@
 package store
 
 import (
+	"cmp"
 	"context"
 	"encoding/json"
 	"fmt"
@@ -75,17 +76,20 @@ func (s *Store) Nodes(ctx context.Context, ids []string) ([]Node, error) {
 }
 
 // QueuedJobs are those of ids that are queued in a region, by submit order, with what decides about them; see scanJobs.
-func (s *Store) QueuedJobs(ctx context.Context, region string, ids []string) ([]schema.Job, error) {
-	return s.queued(ctx, " AND ? ORDER BY seq", region, among{"id", ids})
+func (s *Store) QueuedJobs(ctx context.Context, region string, ids []string) (out []schema.Job, err error) {
+	// Asked for by nothing but their ids: told more, PostgreSQL reads the region's whole queue where it believes that to be short.
+	err = scanJobs(s.read(ctx), func(j schema.Job) {
+		if j.Region == region && j.State == schema.JobQueued {
+			out = append(out, j)
+		}
+	}, "?", among{"id", ids})
+	slices.SortFunc(out, func(a, b schema.Job) int { return cmp.Compare(a.Seq, b.Seq) })
+	return out, err
 }
 
 // QueuedAfter are a region's next queued jobs after the one of number seq, by submit order; none where there is none left.
-func (s *Store) QueuedAfter(ctx context.Context, region string, seq int64, limit int) ([]schema.Job, error) {
-	return s.queued(ctx, " AND seq > ? ORDER BY seq LIMIT ?", region, seq, limit)
-}
-
-func (s *Store) queued(ctx context.Context, also, region string, args ...any) (out []schema.Job, err error) {
-	err = scanJobs(s.read(ctx), func(j schema.Job) { out = append(out, j) }, "region = ? AND state = ? AND ended_at = 0"+also, append([]any{region, schema.JobQueued}, args...)...)
+func (s *Store) QueuedAfter(ctx context.Context, region string, seq int64, limit int) (out []schema.Job, err error) {
+	err = scanJobs(s.read(ctx), func(j schema.Job) { out = append(out, j) }, "region = ? AND state = ? AND ended_at = 0 AND seq > ? ORDER BY seq LIMIT ?", region, schema.JobQueued, seq, limit)
 	return out, err
 }
 

@@ -6,6 +6,7 @@ import (
 	"os"
 	"sync"
 	"testing"
+	"time"
 
 	"gpupool/schema"
 	"gpupool/schema/agentproto"
@@ -222,4 +223,66 @@ func TestProcessesThatStartAtOnceMigrateOnce(t *testing.T) {
 		return s.Close()
 	}
 	together(t, open, open, open, open)
+}
+
+// Two processes on one database: each hears of what the other commits, also between commits of its own.
+func TestAProcessHearsOfWhatAnotherCommits(t *testing.T) {
+	t.Parallel()
+	server := os.Getenv(storetest.PostgresEnv)
+	if server == "" {
+		t.Skip("one process has a SQLite file; TestTheSameHoldsOnPostgreSQL runs this")
+	}
+	c := store.Config{Driver: "postgres", DSN: storetest.Database(t, server), MaxConnections: 4}
+	open := func() *store.Store {
+		s, err := store.Open(t.Context(), c)
+		if err != nil {
+			t.Fatal(err)
+		}
+		t.Cleanup(func() {
+			if err := s.Close(); err != nil {
+				t.Error(err)
+			}
+		})
+		return s
+	}
+	here, there := open(), open()
+	commit := func(s *store.Store, job string) {
+		t.Helper()
+		if err := s.CreateOne(t.Context(), job); err != nil {
+			t.Fatal(err)
+		}
+	}
+	mine, other := here.Watch(store.TopicJob("mine")), here.Watch(store.TopicJob("other"))
+	defer mine.Close()
+	defer other.Close()
+	heard := func(w *store.Watch, what string) {
+		t.Helper()
+		select {
+		case <-w.C:
+		case <-time.After(30 * time.Second):
+			t.Fatalf("%s was not heard of", what)
+		}
+	}
+	for range rounds {
+		commit(here, "mine")
+		heard(mine, "its own event")
+		commit(there, "other")
+		commit(here, "")
+		commit(here, "")
+		heard(other, "the other process's event")
+	}
+}
+
+func TestAListenerPassesOverItsOwnCommits(t *testing.T) {
+	t.Parallel()
+	own := map[int64]int64{3: 3, 4: 9, 11: 12, 2: 2}
+	for _, step := range []struct{ at, want, left int64 }{
+		{2, 9, 1},   // 3 and 4 to 9 are its own, 2 is behind it, 10 is another's
+		{10, 12, 0}, // once that is read
+		{12, 12, 0},
+	} {
+		if got := store.Pass(own, step.at); got != step.want || int64(len(own)) != step.left {
+			t.Fatalf("after %d it goes on after %d with %v, want %d and %d left", step.at, got, own, step.want, step.left)
+		}
+	}
 }

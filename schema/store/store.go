@@ -144,6 +144,7 @@ func Open(ctx context.Context, c Config) (*Store, error) {
 			stop()
 			return nil, fmt.Errorf("opening the database: %w", err)
 		}
+		s.hub.own = map[int64]int64{}
 		s.wg.Go(func() { s.listen(bg, at) })
 	}
 	return s, nil
@@ -243,7 +244,7 @@ func (s *Store) Write(ctx context.Context, f func(tx *Tx) error) error {
 	for try := 0; ; try++ {
 		events, err := s.write(ctx, f)
 		if err == nil {
-			s.hub.publish(events)
+			s.hub.committed(events)
 			return nil
 		}
 		var pg *pgconn.PgError

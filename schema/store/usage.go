@@ -272,7 +272,7 @@ func (s *Store) sums(ctx context.Context, by []string, from, where string, args 
 // ends is there from then on, with the same part in every past period.
 func (s *Store) liveUsage(ctx context.Context, q UsageQuery) ([]schema.LedgerRow, error) {
 	db := s.read(ctx).Table("allocations al").Joins("JOIN jobs j ON j.id = al.job").Joins("JOIN attempts t ON t.job = al.job AND t.attempt = al.attempt").Joins("JOIN servers s ON s.id = al.server").
-		Select("al.id, 'usage' AS kind, al.job, al.attempt, al.accelerator, al.server, j.tenant, j.project, j.spec, j.model, al.region, al.allocated_at AS start_at, t.running_at, t.stopping_at, s.rack AS note").
+		Select("al.job || '/' || al.attempt || '/' || al.accelerator AS id, 'usage' AS kind, al.job, al.attempt, al.accelerator, al.server, j.tenant, j.project, j.spec, j.model, al.region, al.allocated_at AS start_at, t.running_at, t.stopping_at, s.rack AS note").
 		Where("al.released_at = 0 AND al.allocated_at < ?", q.To)
 	if q.Tenant != "" {
 		db = db.Where("j.tenant = ?", q.Tenant)

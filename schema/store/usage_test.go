@@ -581,7 +581,7 @@ func TestTheAuditFindsWhatWasTamperedWith(t *testing.T) {
 		usage.FoundUnheld:      "INSERT INTO ledger (id, kind, job, attempt, accelerator, server, tenant, project, spec, model, region, start_at, running_at, stopping_at, end_at, outcome) SELECT id || '/x', kind, job, attempt, accelerator, server, tenant, project, spec, model, region, start_at, running_at, stopping_at, end_at, outcome FROM ledger WHERE kind = 'usage' AND end_at > start_at LIMIT 1",
 		usage.FoundStates:      "UPDATE capacity_spans SET state = 'repair' WHERE accelerator = (SELECT min(accelerator) FROM capacity_spans)",
 		usage.FoundStateless:   "DELETE FROM capacity_spans WHERE accelerator = (SELECT min(accelerator) FROM capacity_spans)",
-		usage.FoundTwice:       "INSERT INTO allocations (id, job, attempt, accelerator, server, region, allocated_at, released_at) SELECT id || '/x', job, attempt, accelerator, server, region, allocated_at, released_at FROM allocations WHERE released_at > allocated_at LIMIT 1",
+		usage.FoundTwice:       "INSERT INTO allocations (job, attempt, accelerator, server, region, allocated_at, released_at) SELECT job, attempt + 1000, accelerator, server, region, allocated_at, released_at FROM allocations WHERE released_at > allocated_at LIMIT 1",
 		usage.FoundUninstalled: "UPDATE events SET at = at WHERE 1 = 0; DROP TRIGGER events_no_delete; DELETE FROM events WHERE kind = 'accelerator.installed' AND subject = (SELECT min(subject) FROM events WHERE kind = 'accelerator.installed')",
 	} {
 		t.Run(kind, func(t *testing.T) {
