@@ -13,7 +13,7 @@ import (
 // known when they are allocated, since the transaction has just read them, and they stay: that is guarded where one would be
 // deleted, and not looked up again for each row, which took longer than writing it.
 func lean(dialect string) *goose.Migration {
-	return goose.NewGoMigration(77, &goose.GoFunc{RunTx: func(ctx context.Context, tx *sql.Tx) error {
+	return goose.NewGoMigration(80, &goose.GoFunc{RunTx: func(ctx context.Context, tx *sql.Tx) error {
 		steps := []string{
 			`CREATE TABLE lean (job TEXT NOT NULL, attempt INTEGER NOT NULL, accelerator TEXT NOT NULL, server TEXT NOT NULL, region TEXT NOT NULL,
 				allocated_at BIGINT NOT NULL, released_at BIGINT NOT NULL DEFAULT 0, PRIMARY KEY (job, attempt, accelerator))`,
