@@ -74,9 +74,12 @@ type Task struct {
 	GraceMS   int64     `gorm:"column:grace_ms" json:"grace_ms"`
 	Restarts  int       `json:"restarts,omitempty"` // of a service's part: how often it was begun again before, in its attempt
 	NotBefore Instant   `json:"not_before"`         // it is handed out no earlier
-	Created   Instant   `json:"created"`
-	Delivered Instant   `json:"-"` // last time it (or its stop) was handed to the agent
-	Claimed   Instant   `json:"claimed"`
-	Running   Instant   `json:"running"`
-	Ended     Instant   `json:"ended"`
+	// Of what runs on a cluster: a service's instance, and how far its output was read, in bytes.
+	Instance   string  `json:"instance,omitempty"`
+	OutputRead int64   `json:"output_read,omitempty"`
+	Created    Instant `json:"created"`
+	Delivered  Instant `json:"-"` // last time it (or its stop) was handed to the agent
+	Claimed    Instant `json:"claimed"`
+	Running    Instant `json:"running"`
+	Ended      Instant `json:"ended"`
 }

@@ -62,6 +62,7 @@ type Ref struct {
 type Run struct {
 	Key
 	Tenant, Project, Name string
+	Service               bool // it is kept running: the cluster begins it again when it ends
 	Command               []string
 	Env                   map[string]string
 	WorkDir               string
@@ -118,6 +119,8 @@ type SeenPart struct {
 	Signal   string
 	NoneLeft bool     // the cluster says that no process of it is left
 	Devices  []Device // what the cluster bound; nil = not known
+	Instance string   // of a service: another one each time that it was begun again; empty = it has not begun
+	Last     string   // how a service's instance before this one ended, in words
 }
 
 // View is one look at a cluster.

@@ -24,6 +24,7 @@ type Timing struct {
 	Gather   time.Duration // the least time between two looks; 50 ms. One that costs the cluster more is made rarer
 	Down     time.Duration // unanswered for so long, a cluster is down; 15 s
 	Unready  time.Duration // a node that the cluster does not use is kept out after so long: many are back at once; 10 s
+	Lost     time.Duration // a service whose node the cluster has not used for so long is placed anew; 5 min, as Kubernetes evicts pods
 	Adopt    time.Duration // a run that the record does not know at all is left so long before it is ended; 1 min
 	Parallel int           // submits and stops at once; 8
 }
@@ -38,6 +39,7 @@ func (t Timing) withDefaults() Timing {
 	def(&t.Gather, 50*time.Millisecond)
 	def(&t.Down, 15*time.Second)
 	def(&t.Unready, 10*time.Second)
+	def(&t.Lost, 5*time.Minute)
 	def(&t.Adopt, time.Minute)
 	if t.Parallel <= 0 {
 		t.Parallel = 8
@@ -58,7 +60,6 @@ type connector struct {
 	unready map[string]time.Time // nodes that the cluster does not use, since when
 	drained map[string]bool      // nodes that this connector has drained
 	tried   map[string]time.Time // joins, by node
-	written map[string]int64     // bytes of output that the record has, by task
 	waiting map[string]string    // why the cluster had not begun jobs, as told last
 
 	mu      sync.Mutex        // below: used by what runs in parallel
@@ -68,7 +69,7 @@ type connector struct {
 
 func newConnector(name string, db *store.Store, right *store.Connector, backend Backend, timing Timing, log *slog.Logger) *connector {
 	return &connector{name: name, db: db, right: right, backend: backend, timing: timing.withDefaults(), log: log,
-		unready: map[string]time.Time{}, drained: map[string]bool{}, tried: map[string]time.Time{}, written: map[string]int64{}, asked: map[Ref]bool{}, strange: map[Ref]time.Time{}}
+		unready: map[string]time.Time{}, drained: map[string]bool{}, tried: map[string]time.Time{}, asked: map[Ref]bool{}, strange: map[Ref]time.Time{}}
 }
 
 // run serves until ctx ends or another connector has taken the cluster.
@@ -207,6 +208,11 @@ func (c *connector) keepRuns(ctx context.Context, work []store.ClusterWork, serv
 		reports = append(reports, c.sequence(ctx, w, a.reports)...)
 		if a.waits != "" {
 			waits[w.Job] = a.waits
+		}
+		if why := c.cutOff(w, view); why != "" {
+			if err := c.interrupted(ctx, w, schema.AttemptLost, why); err != nil {
+				return false, err
+			}
 		}
 		jobs = append(jobs, func() error { return c.do(ctx, w, a, view) })
 	}
@@ -352,6 +358,21 @@ func (c *connector) interrupted(ctx context.Context, w store.ClusterWork, why sc
 	return err
 }
 
+// cutOff is why a service that runs is to be placed anew: its node has been out of use for too long. Empty = it isn't. What
+// comes to an end by itself is ended by the cluster then.
+func (c *connector) cutOff(w store.ClusterWork, view View) string {
+	if w.Request.Kind != schema.JobService || w.Native == "" {
+		return ""
+	}
+	for _, p := range w.Parts {
+		since, unready := c.unready[p.Node]
+		if unready && p.Task.Running != 0 && time.Since(since) >= c.timing.Lost {
+			return strings.TrimSuffix(fmt.Sprintf("cluster %s has not used node %s for %s: %s", c.name, p.Node, c.timing.Lost, view.Nodes[p.Node].Why), ": ")
+		}
+	}
+	return ""
+}
+
 // orphan ends a run that carries the pool's mark and is not to run. One that the record has never heard of may be
 // another's with the same mark: it is left for a while, and said.
 func (c *connector) orphan(ctx context.Context, s Seen) error {
@@ -424,7 +445,7 @@ func (c *connector) parallel(jobs []func() error) error {
 // runOf is a run as it is to be submitted.
 func runOf(w store.ClusterWork) Run {
 	j := w.Request
-	r := Run{Key: Key{w.Job, w.Attempt}, Tenant: j.Tenant, Project: j.Project, Name: j.Name, WorkDir: j.WorkDir, Image: j.Image, Network: j.Network, Limit: j.Limit(), Grace: time.Duration(j.Grace) * time.Millisecond,
+	r := Run{Key: Key{w.Job, w.Attempt}, Tenant: j.Tenant, Project: j.Project, Name: j.Name, Service: j.Kind == schema.JobService, WorkDir: j.WorkDir, Image: j.Image, Network: j.Network, Limit: j.Limit(), Grace: time.Duration(j.Grace) * time.Millisecond,
 		Accelerators: j.PerNode, CPUs: w.Spec.CPUs, MemoryBytes: w.Spec.MemoryBytes, Vendor: vendorOf(j.Model), Model: j.Model}
 	for _, p := range w.Parts {
 		r.Command, r.Env = p.Run.Command, p.Run.Env
@@ -455,7 +476,7 @@ const outputCap = 1 << 20
 func (c *connector) sequence(ctx context.Context, w store.ClusterWork, reports []agentproto.TaskReport) []agentproto.TaskReport {
 	var out []agentproto.TaskReport
 	for _, p := range w.Parts {
-		seq, began := p.Task.Seq, p.Task.Running != 0
+		seq, began, read := p.Task.Seq, p.Task.Running != 0, p.Task.OutputRead
 		add := func(r agentproto.TaskReport) {
 			seq++
 			r.Seq = seq
@@ -469,21 +490,22 @@ func (c *connector) sequence(ctx context.Context, w store.ClusterWork, reports [
 			case r.State.Ended():
 				end = r
 			default:
-				began = true
+				if began = true; r.Restarts > p.Task.Restarts {
+					read = 0 // its output begins anew
+				}
 				add(*r)
 			}
 		}
-		for began && !p.Task.State.Ended() && c.written[p.Task.ID] < outputCap {
-			b, err := c.backend.Output(ctx, Ref{w.Native, w.SubmittedAt}, Key{w.Job, w.Attempt}, p.Run.Rank, c.written[p.Task.ID])
+		for began && !p.Task.State.Ended() && read < outputCap {
+			b, err := c.backend.Output(ctx, Ref{w.Native, w.SubmittedAt}, Key{w.Job, w.Attempt}, p.Run.Rank, read)
 			if err != nil || len(b) == 0 {
 				break
 			}
-			c.written[p.Task.ID] += int64(len(b))
-			add(agentproto.TaskReport{Task: p.Task.ID, State: schema.TaskRunning, Output: string(b)})
+			read += int64(len(b))
+			add(agentproto.TaskReport{Task: p.Task.ID, State: schema.TaskRunning, Output: string(b), OutputRead: read})
 		}
 		if end != nil {
 			add(*end)
-			delete(c.written, p.Task.ID)
 		}
 	}
 	return out

@@ -115,8 +115,13 @@ func tell(w store.ClusterWork, s *Seen, resolve func(node string, d []Device) []
 		sp := s.Parts[rank]
 		devices := resolve(p.Node, sp.Devices)
 		began := sp.State == schema.TaskRunning || sp.State.Ended() && s.Began != 0
-		if began && (p.Task.Running == 0 || p.Task.Devices == "" && len(devices) > 0) {
-			out = append(out, agentproto.TaskReport{Task: p.Task.ID, State: schema.TaskRunning, Devices: devices})
+		again := sp.Instance != "" && sp.Instance != p.Task.Instance
+		if began && (p.Task.Running == 0 || p.Task.Devices == "" && len(devices) > 0 || again) {
+			r := agentproto.TaskReport{Task: p.Task.ID, State: schema.TaskRunning, Devices: devices, Instance: sp.Instance, Restarts: p.Task.Restarts}
+			if again && p.Task.Instance != "" {
+				r.Restarts, r.Text = p.Task.Restarts+1, cmp.Or(sp.Last, "its pod was replaced")
+			}
+			out = append(out, r)
 		}
 		if sp.State.Ended() {
 			out = append(out, agentproto.TaskReport{Task: p.Task.ID, State: sp.State, ExitCode: sp.Exit, Signal: sp.Signal, Text: words(s), NoneLeft: sp.NoneLeft})

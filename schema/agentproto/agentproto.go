@@ -236,14 +236,17 @@ type TaskReport struct {
 	Seq      int64            `json:"seq"`
 	State    schema.TaskState `json:"state"` // running, done, failed, cancelled
 	ExitCode *int             `json:"exit_code,omitempty"`
-	Signal   string           `json:"signal,omitempty"`   // the signal that ended the process
-	Text     string           `json:"text,omitempty"`     // progress or cause, in words
-	Output   string           `json:"output,omitempty"`   // new output since the last report
-	Result   json.RawMessage  `json:"result,omitempty"`   // Inventory, BurnInResult
-	NoneLeft bool             `json:"none_left"`          // proven: no process of the task is left
-	Devices  []string         `json:"devices,omitempty"`  // what was really bound
-	Restarts int              `json:"restarts,omitempty"` // how often a cluster has begun a service again by itself, in this task
-	At       schema.Instant   `json:"at"`
+	Signal   string           `json:"signal,omitempty"`  // the signal that ended the process
+	Text     string           `json:"text,omitempty"`    // progress or cause, in words
+	Output   string           `json:"output,omitempty"`  // new output since the last report
+	Result   json.RawMessage  `json:"result,omitempty"`  // Inventory, BurnInResult
+	NoneLeft bool             `json:"none_left"`         // proven: no process of the task is left
+	Devices  []string         `json:"devices,omitempty"` // what was really bound
+	// Of what runs on a cluster: which of a service's instances it is, and how many bytes its output had when Output was read.
+	Instance   string         `json:"instance,omitempty"`
+	OutputRead int64          `json:"output_read,omitempty"`
+	Restarts   int            `json:"restarts,omitempty"` // how often a cluster has begun a service again by itself, in this task
+	At         schema.Instant `json:"at"`
 }
 
 // Report carries several task reports at once.

@@ -70,6 +70,10 @@ type JobRestart struct {
 // keptRuns is how many ended runs of an attempt of a service stay in the record, with their output, beside the first.
 const keptRuns = 10
 
+// keptPieces is how many pieces of output, of up to 64 KiB each, are kept of what a service's part on a cluster wrote, as it is
+// begun again.
+const keptPieces = 128
+
 // restart begins a service again where it ran, if its part that has ended may be: nothing of it is left, nobody asked it to
 // stop, and its server and devices may still be used; else its attempt ends. A cluster does so by itself. The caller holds
 // the job.
@@ -120,6 +124,10 @@ func (tx *Tx) restart(t schema.Task) (bool, error) {
 func (tx *Tx) restarted(t schema.Task, restarts int, exit *int, why string, at schema.Instant) error {
 	if t.Cluster != "" {
 		if _, err := tx.exec("UPDATE tasks SET restarts = ? WHERE id = ?", restarts, t.ID); err != nil {
+			return err
+		}
+		// Its runs are not told apart there: of all their output the latest pieces are kept.
+		if _, err := tx.exec("DELETE FROM task_output WHERE task = ? AND seq <= (SELECT seq FROM task_output WHERE task = ? ORDER BY seq DESC LIMIT 1 OFFSET ?)", t.ID, t.ID, keptPieces); err != nil {
 			return err
 		}
 	}

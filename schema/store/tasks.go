@@ -145,6 +145,17 @@ func (tx *Tx) report(server string, r agentproto.TaskReport) error {
 	if err := tx.saveTask(&t); err != nil {
 		return err
 	}
+	if t.Cluster != "" && (r.Instance != "" || r.Output != "" || r.Restarts > t.Restarts) {
+		if r.Restarts > t.Restarts {
+			t.OutputRead = 0
+		}
+		if r.Output != "" {
+			t.OutputRead = r.OutputRead
+		}
+		if _, err := tx.exec("UPDATE tasks SET instance = CASE WHEN ? = '' THEN instance ELSE ? END, output_read = ? WHERE id = ?", r.Instance, r.Instance, t.OutputRead, t.ID); err != nil {
+			return err
+		}
+	}
 	if t.Cluster != "" && r.Restarts > t.Restarts {
 		if err := tx.restarted(t, r.Restarts, nil, r.Text, 0); err != nil {
 			return err

@@ -1,5 +1,5 @@
 // Package kube runs the pool's jobs on a Kubernetes cluster: each node's part of a run is a Job pinned to its node, made
-// suspended and let go once the record has it.
+// suspended and let go once the record has it. A service's replica is a Deployment of one pod in the same way, made with none.
 //
 // It reads through informers and writes through the API; names are made of job, attempt and rank, so that asking twice is
 // asking once. Invariant: only objects with the owner's labels are ever changed, and of nodes only what its own methods
@@ -7,6 +7,7 @@
 package kube
 
 import (
+	"cmp"
 	"context"
 	"encoding/json"
 	"errors"
@@ -17,6 +18,7 @@ import (
 	"strings"
 	"time"
 
+	apps "k8s.io/api/apps/v1"
 	batch "k8s.io/api/batch/v1"
 	core "k8s.io/api/core/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
@@ -26,6 +28,7 @@ import (
 	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/client-go/informers"
 	"k8s.io/client-go/kubernetes"
+	appslisters "k8s.io/client-go/listers/apps/v1"
 	batchlisters "k8s.io/client-go/listers/batch/v1"
 	corelisters "k8s.io/client-go/listers/core/v1"
 	"k8s.io/client-go/rest"
@@ -77,6 +80,7 @@ type Kube struct {
 	factory []informers.SharedInformerFactory
 	synced  []cache.InformerSynced
 	jobs    batchlisters.JobLister
+	serves  appslisters.DeploymentLister
 	pods    corelisters.PodLister
 	nodes   corelisters.NodeLister
 	changed chan struct{}
@@ -121,6 +125,7 @@ func follow(c Config, api kubernetes.Interface) (*Kube, error) {
 		}))
 	all := informers.NewSharedInformerFactory(api, 10*time.Minute)
 	k.factory = []informers.SharedInformerFactory{ours, all}
+	k.serves = ours.Apps().V1().Deployments().Lister()
 	k.jobs, k.pods, k.nodes = ours.Batch().V1().Jobs().Lister(), all.Core().V1().Pods().Lister(), all.Core().V1().Nodes().Lister()
 	wake := func() {
 		select {
@@ -134,7 +139,7 @@ func follow(c Config, api kubernetes.Interface) (*Kube, error) {
 		}
 		wake()
 	}}
-	for _, i := range []cache.SharedIndexInformer{ours.Batch().V1().Jobs().Informer(), all.Core().V1().Pods().Informer(), all.Core().V1().Nodes().Informer()} {
+	for _, i := range []cache.SharedIndexInformer{ours.Batch().V1().Jobs().Informer(), ours.Apps().V1().Deployments().Informer(), all.Core().V1().Pods().Informer(), all.Core().V1().Nodes().Informer()} {
 		if err := i.SetTransform(slim); err != nil {
 			return nil, err
 		}
@@ -200,6 +205,10 @@ func (k *Kube) Observe(ctx context.Context, _ []cluster.Ref) (cluster.View, erro
 	if err != nil {
 		return v, err
 	}
+	serves, err := k.serves.List(labels.Everything())
+	if err != nil {
+		return v, err
+	}
 	ofPart := map[string]*core.Pod{}
 	busy := map[string]bool{}
 	for _, p := range pods {
@@ -219,7 +228,7 @@ func (k *Kube) Observe(ctx context.Context, _ []cluster.Ref) (cluster.View, erro
 		node.Reason, node.Ours = n.Annotations[noteDrained]
 		v.Nodes[n.Name] = node
 	}
-	v.Runs = k.runs(jobs, ofPart)
+	v.Runs = k.runs(k.parts(jobs, serves, ofPart), ofPart)
 	return v, nil
 }
 
@@ -301,10 +310,17 @@ func (k *Kube) devices(p *core.Pod) []cluster.Device {
 	return out
 }
 
-// Submit makes the run's Jobs, suspended. Those that are there already stay.
+// Submit makes the run's Jobs, suspended, or a service's Deployment, of no pods. Those that are there already stay.
 func (k *Kube) Submit(ctx context.Context, r cluster.Run) error {
 	if r.Network != "" {
 		return schema.Invalid("network", r.Network, "left out on Kubernetes: pods' networks are the cluster's to give")
+	}
+	if r.Service {
+		_, err := k.api.AppsV1().Deployments(k.cfg.Namespace).Create(ctx, k.deployment(r), meta.CreateOptions{})
+		if err != nil && !apierrors.IsAlreadyExists(err) {
+			return domain(err)
+		}
+		return nil
 	}
 	for rank := range r.Parts {
 		_, err := k.api.BatchV1().Jobs(k.cfg.Namespace).Create(ctx, k.job(r, rank), meta.CreateOptions{})
@@ -327,16 +343,36 @@ func domain(err error) error {
 	}
 }
 
-// of are the Jobs of a run. Its name is never used again by the pool.
-func (k *Kube) of(ref cluster.Ref) ([]*batch.Job, error) {
-	return k.jobs.Jobs(k.cfg.Namespace).List(labels.SelectorFromSet(labels.Set{labelRun: ref.Native, labelOwner: k.cfg.Owner, labelManager: manager}))
+// of are the Jobs of a run, or the Deployments. Its name is never used again by the pool.
+func (k *Kube) of(ref cluster.Ref) ([]*batch.Job, []*apps.Deployment, error) {
+	its := k.marked(ref)
+	jobs, err := k.jobs.Jobs(k.cfg.Namespace).List(its)
+	if err != nil {
+		return nil, nil, err
+	}
+	serves, err := k.serves.Deployments(k.cfg.Namespace).List(its)
+	return jobs, serves, err
 }
 
-// Start lets the run's Jobs go.
+// marked selects what is of a run.
+func (k *Kube) marked(ref cluster.Ref) labels.Selector {
+	return labels.SelectorFromSet(labels.Set{labelRun: ref.Native, labelOwner: k.cfg.Owner, labelManager: manager})
+}
+
+// Start lets the run's Jobs or Deployment go.
 func (k *Kube) Start(ctx context.Context, ref cluster.Ref) error {
-	all, err := k.of(ref)
+	all, serves, err := k.of(ref)
 	if err != nil {
 		return err
+	}
+	for _, d := range serves {
+		if !held(d) || d.DeletionTimestamp != nil {
+			continue
+		}
+		patch := fmt.Appendf(nil, `{"metadata":{"uid":%q},"spec":{"replicas":1}}`, d.UID)
+		if _, err := k.api.AppsV1().Deployments(k.cfg.Namespace).Patch(ctx, d.Name, types.MergePatchType, patch, meta.PatchOptions{}); err != nil && !apierrors.IsNotFound(err) && !apierrors.IsConflict(err) {
+			return err
+		}
 	}
 	for _, j := range all {
 		if j.Spec.Suspend == nil || !*j.Spec.Suspend || j.DeletionTimestamp != nil {
@@ -351,18 +387,32 @@ func (k *Kube) Start(ctx context.Context, ref cluster.Ref) error {
 	return nil
 }
 
-// Stop deletes the run's Jobs and with them their pods, which are given their time; the Jobs stay until the kubelets have
-// said that the pods are gone. kill shortens the time to the least a kubelet still confirms.
+// Stop deletes the run's Jobs or Deployment and with them their pods, which are given their time; these stay until the
+// kubelets have said that the pods are gone. kill shortens the time to the least a kubelet still confirms. Pods whose Job or
+// Deployment somebody deleted without them are deleted themselves.
 func (k *Kube) Stop(ctx context.Context, ref cluster.Ref, kill bool) error {
-	if err := k.remove(ctx, ref, meta.DeletePropagationForeground); err != nil || !kill {
+	there, err := k.remove(ctx, ref, meta.DeletePropagationForeground)
+	if err != nil || there && !kill {
 		return err
 	}
-	pods, err := k.pods.Pods(k.cfg.Namespace).List(labels.SelectorFromSet(labels.Set{labelRun: ref.Native, labelOwner: k.cfg.Owner, labelManager: manager}))
+	pods, err := k.pods.Pods(k.cfg.Namespace).List(k.marked(ref))
 	if err != nil {
 		return err
 	}
+	if !there && len(pods) > 0 { // what a Deployment leaves behind would make the pods again
+		how := meta.DeletePropagationForeground
+		if err := k.api.AppsV1().ReplicaSets(k.cfg.Namespace).DeleteCollection(ctx, meta.DeleteOptions{PropagationPolicy: &how}, meta.ListOptions{LabelSelector: k.marked(ref).String()}); err != nil {
+			return err
+		}
+	}
 	for _, p := range pods {
 		least := int64(1)
+		if !kill {
+			if p.DeletionTimestamp != nil {
+				continue
+			}
+			least = *cmp.Or(p.Spec.TerminationGracePeriodSeconds, &least)
+		}
 		if p.DeletionGracePeriodSeconds != nil && *p.DeletionGracePeriodSeconds <= least {
 			continue
 		}
@@ -376,38 +426,61 @@ func (k *Kube) Stop(ctx context.Context, ref cluster.Ref, kill bool) error {
 
 // Clean deletes what is left of a run that is over.
 func (k *Kube) Clean(ctx context.Context, ref cluster.Ref) error {
-	return k.remove(ctx, ref, meta.DeletePropagationBackground)
-}
-
-func (k *Kube) remove(ctx context.Context, ref cluster.Ref, how meta.DeletionPropagation) error {
-	all, err := k.of(ref)
-	if err != nil {
+	there, err := k.remove(ctx, ref, meta.DeletePropagationBackground)
+	if err != nil || there {
 		return err
 	}
-	for _, j := range all {
-		if j.DeletionTimestamp != nil {
-			continue
-		}
-		err := k.api.BatchV1().Jobs(k.cfg.Namespace).Delete(ctx, j.Name, meta.DeleteOptions{PropagationPolicy: &how, Preconditions: meta.NewUIDPreconditions(string(j.UID))})
-		if err != nil && !apierrors.IsNotFound(err) && !apierrors.IsConflict(err) {
+	pods, err := k.pods.Pods(k.cfg.Namespace).List(k.marked(ref))
+	for _, p := range pods { // whose Job was deleted without them
+		if err := k.api.CoreV1().Pods(k.cfg.Namespace).Delete(ctx, p.Name, meta.DeleteOptions{Preconditions: meta.NewUIDPreconditions(string(p.UID))}); err != nil && !apierrors.IsNotFound(err) && !apierrors.IsConflict(err) {
 			return err
 		}
 	}
-	return nil
+	return err
+}
+
+// remove deletes the run's Jobs and Deployments; there says that it has some, deleted by now or not.
+func (k *Kube) remove(ctx context.Context, ref cluster.Ref, how meta.DeletionPropagation) (there bool, err error) {
+	all, serves, err := k.of(ref)
+	if err != nil {
+		return false, err
+	}
+	deleted := func(o meta.Object, del func(context.Context, string, meta.DeleteOptions) error) error {
+		if o.GetDeletionTimestamp() != nil {
+			return nil
+		}
+		err := del(ctx, o.GetName(), meta.DeleteOptions{PropagationPolicy: &how, Preconditions: meta.NewUIDPreconditions(string(o.GetUID()))})
+		if apierrors.IsNotFound(err) || apierrors.IsConflict(err) {
+			return nil
+		}
+		return err
+	}
+	var errs []error
+	for _, j := range all {
+		errs = append(errs, deleted(j, k.api.BatchV1().Jobs(k.cfg.Namespace).Delete))
+	}
+	for _, d := range serves {
+		errs = append(errs, deleted(d, k.api.AppsV1().Deployments(k.cfg.Namespace).Delete))
+	}
+	return len(errs) > 0, errors.Join(errs...)
 }
 
 // Output reads the log of a part's pod, through the API server from its kubelet. That has no offset: what was read before
 // is read again and dropped, which is why the pool keeps a megabyte at most.
 func (k *Kube) Output(ctx context.Context, ref cluster.Ref, _ cluster.Key, rank int, offset int64) ([]byte, error) {
 	pods, err := k.pods.Pods(k.cfg.Namespace).List(labels.SelectorFromSet(labels.Set{labelRun: ref.Native, labelRank: strconv.Itoa(rank), labelOwner: k.cfg.Owner}))
-	if err != nil || len(pods) == 0 || pods[0].Status.Phase == core.PodPending {
+	if err != nil || len(pods) == 0 {
 		return nil, err
+	}
+	pod := slices.MaxFunc(pods, func(x, y *core.Pod) int { return x.CreationTimestamp.Compare(y.CreationTimestamp.Time) })
+	if pod.Status.Phase == core.PodPending {
+		return nil, nil
 	}
 	const most = 64 << 10
 	limit := offset + most
 	ctx, cancel := context.WithTimeout(ctx, 10*time.Second)
 	defer cancel()
-	s, err := k.api.CoreV1().Pods(k.cfg.Namespace).GetLogs(pods[0].Name, &core.PodLogOptions{Container: container, LimitBytes: &limit}).Stream(ctx)
+	s, err := k.api.CoreV1().Pods(k.cfg.Namespace).GetLogs(pod.Name, &core.PodLogOptions{Container: container, LimitBytes: &limit}).Stream(ctx)
 	if err != nil {
 		return nil, err
 	}

@@ -161,24 +161,26 @@ func TestJobsOnARealKubernetes(t *testing.T) {
 		}
 		p.Await("it is a node like others", func() bool { return !unschedulable() })
 	})
-	t.Run("a job that somebody deletes goes back to the queue", func(t *testing.T) {
-		j := p.Submit("x1", 1, `sleep 300`, nil)
-		p.AwaitState(j.ID, schema.JobRunning)
-		p.Await("it runs there", func() bool { return len(jobs(t, c)) == 1 })
-		background := meta.DeletePropagationForeground
-		if err := c.API.BatchV1().Jobs("gpupool").Delete(t.Context(), jobs(t, c)[0], meta.DeleteOptions{PropagationPolicy: &background}); err != nil {
-			t.Fatal(err)
-		}
-		p.Await("it runs again", func() bool { j := p.Job(j.ID); return j.Attempt == 2 && j.State == schema.JobRunning })
-		if p.Drifts(schema.DriftLost) == 0 {
-			t.Error("nobody was told")
-		}
-		if err := p.DB.RequestStop(t.Context(), j.ID, 0, schema.AttemptCancelled, "test", ""); err != nil {
-			t.Fatal(err)
-		}
-		p.AwaitState(j.ID, schema.JobCancelled)
-		p.Sums(j)
-	})
+	for how, says := range map[meta.DeletionPropagation]string{meta.DeletePropagationForeground: "with its pod", meta.DeletePropagationBackground: "as kubectl does"} {
+		t.Run("a job that somebody deletes "+says+" goes back to the queue", func(t *testing.T) {
+			j := p.Submit("x1", 1, `sleep 300`, nil)
+			p.AwaitState(j.ID, schema.JobRunning)
+			p.Await("it runs there", func() bool { return len(jobs(t, c)) == 1 })
+			before := p.Drifts(schema.DriftLost)
+			if err := c.API.BatchV1().Jobs("gpupool").Delete(t.Context(), jobs(t, c)[0], meta.DeleteOptions{PropagationPolicy: &how}); err != nil {
+				t.Fatal(err)
+			}
+			p.Await("it runs again", func() bool { j := p.Job(j.ID); return j.Attempt == 2 && j.State == schema.JobRunning })
+			if p.Drifts(schema.DriftLost) == before {
+				t.Error("nobody was told")
+			}
+			if err := p.DB.RequestStop(t.Context(), j.ID, 0, schema.AttemptCancelled, "test", ""); err != nil {
+				t.Fatal(err)
+			}
+			p.AwaitState(j.ID, schema.JobCancelled)
+			p.Sums(j)
+		})
+	}
 	t.Run("the API server dies, and a job ends meanwhile", func(t *testing.T) {
 		j := p.Submit("x1", 1, `sleep 4; exit 3`, nil)
 		p.AwaitState(j.ID, schema.JobRunning)
@@ -197,8 +199,8 @@ func TestJobsOnARealKubernetes(t *testing.T) {
 		p.Await("the servers are used again", func() bool { return p.Cordon("k2", schema.CordonCluster) == "" })
 	})
 	t.Run("a job ends while nobody looks", func(t *testing.T) {
-		j := p.Submit("x1", 1, `sleep 1; exit 4`, nil)
-		p.AwaitState(j.ID, schema.JobRunning)
+		j := p.Submit("x1", 1, `echo once; sleep 2; exit 4`, nil)
+		p.Await("its output is read", func() bool { return p.Output(j.ID, 0) == "once\n" })
 		stop()
 		p.Await("Kubernetes is done with it", func() bool {
 			list, err := c.API.BatchV1().Jobs("gpupool").List(t.Context(), meta.ListOptions{})
@@ -208,6 +210,9 @@ func TestJobsOnARealKubernetes(t *testing.T) {
 		j = p.AwaitState(j.ID, schema.JobFailed)
 		if j.ExitCode == nil || *j.ExitCode != 4 {
 			t.Errorf("exit code %v, want 4", j.ExitCode)
+		}
+		if out := p.Output(j.ID, 0); out != "once\n" {
+			t.Errorf("another connector took over, and its output is %q", out)
 		}
 		p.Sums(j)
 	})
@@ -248,4 +253,121 @@ func cordon(t *testing.T, c *kubetest.Cluster, node string, on bool) {
 	if _, err := c.API.CoreV1().Nodes().Patch(t.Context(), node, "application/merge-patch+json", patch, meta.PatchOptions{}); err != nil {
 		t.Fatal(err)
 	}
+}
+
+func TestServicesOnARealKubernetes(t *testing.T) {
+	c := kubetest.Start(t)
+	nodes := []string{"k1", "k2", "k3"}
+	kubelets := map[string]*kubetest.Kubelet{}
+	for _, n := range nodes {
+		kubelets[n] = c.Node(n, devices(n, 8))
+	}
+	p := clustertest.New(t, "prod", schema.ClusterKubernetes, nodes, 8)
+	timing := quick
+	timing.Lost = 2 * time.Second
+	p.Connect(open(c), timing)
+	ctx := t.Context()
+	serve := func(command string, change func(*store.NewJob)) schema.Job {
+		return p.Submit("xall", 1, command, func(n *store.NewJob) {
+			n.Kind = schema.JobService
+			if change != nil {
+				change(n)
+			}
+		})
+	}
+	cancel := func(jobs ...schema.Job) {
+		for _, j := range jobs {
+			if err := p.DB.RequestStop(ctx, j.ID, 0, schema.AttemptCancelled, "test", ""); err != nil {
+				t.Fatal(err)
+			}
+		}
+		for _, j := range jobs {
+			p.AwaitState(j.ID, schema.JobCancelled)
+			p.Sums(p.Job(j.ID))
+		}
+		p.Await("nothing of them is left in the cluster", func() bool {
+			d, err1 := c.API.AppsV1().Deployments("gpupool").List(ctx, meta.ListOptions{})
+			pods, err2 := c.API.CoreV1().Pods("gpupool").List(ctx, meta.ListOptions{})
+			return err1 == nil && err2 == nil && len(d.Items)+len(pods.Items) == 0
+		})
+	}
+	deployment := func(j schema.Job) string { return kube.RunName(cluster.Key{Job: j.ID, Attempt: j.Attempt}) + "-0" }
+	podOf := func(j schema.Job) *core.Pod {
+		list, err := c.API.CoreV1().Pods("gpupool").List(ctx, meta.ListOptions{LabelSelector: "gpupool.dev/run=" + kube.RunName(cluster.Key{Job: j.ID, Attempt: j.Attempt})})
+		if err != nil || len(list.Items) == 0 {
+			return nil
+		}
+		return &list.Items[len(list.Items)-1]
+	}
+	where := func(j schema.Job) string {
+		for _, n := range nodes {
+			if len(p.Held(j.ID, n)) > 0 {
+				return n
+			}
+		}
+		return ""
+	}
+
+	t.Run("one that ends is begun again where it ran, with what it holds", func(t *testing.T) {
+		runs := filepath.Join(t.TempDir(), "runs")
+		j := serve(`echo x >> $RUNS; n=$(wc -l < $RUNS); echo "run $n"; [ $n -ge 3 ] && sleep 300; exit 3`, func(n *store.NewJob) { n.Env = map[string]string{"RUNS": runs} })
+		p.Await("its third run is known", func() bool { return strings.Contains(p.Output(j.ID, 0), "run 3") })
+		j = p.Job(j.ID)
+		if j.State != schema.JobRunning || j.Attempt != 1 || j.Restarts < 1 {
+			t.Errorf("it is %s in attempt %d after %d restarts", j.State, j.Attempt, j.Restarts)
+		}
+		if held := p.Held(j.ID, where(j)); len(held) != 8 {
+			t.Errorf("it holds %v", held)
+		}
+		if strings.Count(p.Output(j.ID, 0), "run 3") != 1 {
+			t.Errorf("its output is %q", p.Output(j.ID, 0))
+		}
+		cancel(j)
+	})
+	t.Run("its pod that somebody deletes is made again", func(t *testing.T) {
+		j := serve(`sleep 300`, nil)
+		j = p.AwaitState(j.ID, schema.JobRunning)
+		old := podOf(j)
+		if err := c.API.CoreV1().Pods("gpupool").Delete(ctx, old.Name, meta.DeleteOptions{}); err != nil {
+			t.Fatal(err)
+		}
+		p.Await("the pool knows that it was begun again", func() bool {
+			j := p.Job(j.ID)
+			return j.Restarts == 1 && j.State == schema.JobRunning && j.Attempt == 1
+		})
+		cancel(j)
+	})
+	t.Run("one whose Deployment somebody deletes is placed anew, once its pod is gone", func(t *testing.T) {
+		mark := filepath.Join(t.TempDir(), "alone")
+		j := serve(`trap 'sleep 1; rmdir $MARK; exit 0' TERM; mkdir $MARK && echo "alone $GPUPOOL_ATTEMPT"; while :; do sleep 0.1; done`, func(n *store.NewJob) {
+			n.Env, n.Grace = map[string]string{"MARK": mark}, 20*time.Second
+		})
+		p.Await("it runs", func() bool { return strings.Contains(p.Output(j.ID, 0), "alone 1") })
+		background := meta.DeletePropagationBackground // what kubectl does
+		if err := c.API.AppsV1().Deployments("gpupool").Delete(ctx, deployment(p.Job(j.ID)), meta.DeleteOptions{PropagationPolicy: &background}); err != nil {
+			t.Fatal(err)
+		}
+		p.Await("it runs again, and nothing of the first was there any more", func() bool { return strings.Contains(p.Output(j.ID, 0), "alone 2") })
+		if p.Drifts(schema.DriftLost) == 0 {
+			t.Error("nobody was told")
+		}
+		cancel(p.Job(j.ID))
+	})
+	t.Run("a replica whose node dies is placed anew, the others are not touched", func(t *testing.T) {
+		a, b := serve(`echo up; sleep 300`, nil), serve(`echo up; sleep 300`, nil)
+		p.AwaitState(a.ID, schema.JobRunning)
+		p.AwaitState(b.ID, schema.JobRunning)
+		dead := where(p.Job(a.ID))
+		kubelets[dead].Die()
+		p.Await("it runs on another node", func() bool {
+			j := p.Job(a.ID)
+			return j.Attempt == 2 && j.State == schema.JobRunning && where(j) != dead
+		})
+		if j := p.Job(b.ID); j.Attempt != 1 || j.State != schema.JobRunning {
+			t.Errorf("the other is %s in attempt %d", j.State, j.Attempt)
+		}
+		if why := p.Cordon(dead, schema.CordonRelease); why == "" {
+			t.Error("what ran on the dead node may run there still, but it may be given out again")
+		}
+	})
 }

@@ -9,6 +9,7 @@ import (
 	"strings"
 	"time"
 
+	apps "k8s.io/api/apps/v1"
 	batch "k8s.io/api/batch/v1"
 	core "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/api/resource"
@@ -27,16 +28,21 @@ const (
 	keptFor     = 7 * 24 * time.Hour
 )
 
-// runName is what all parts of a run are called, before their rank: an RFC 1123 label.
-func runName(k cluster.Key) string {
+// RunName is what all parts of a run are called, before their rank: an RFC 1123 label.
+func RunName(k cluster.Key) string {
 	return strings.ReplaceAll(strings.ToLower(k.Job), "_", "-") + "-" + strconv.Itoa(k.Attempt)
 }
 
-// job is one node's part of a run. It is never tried again by Kubernetes: an attempt is the pool's.
-func (k *Kube) job(r cluster.Run, rank int) *batch.Job {
+// object is the head of what a part of a run is in Kubernetes, and of its pod.
+func (k *Kube) object(r cluster.Run, rank int) meta.ObjectMeta {
+	return meta.ObjectMeta{Name: RunName(r.Key) + "-" + strconv.Itoa(rank), Namespace: k.cfg.Namespace,
+		Labels:      map[string]string{labelManager: manager, labelOwner: k.cfg.Owner, labelRun: RunName(r.Key), labelRank: strconv.Itoa(rank)},
+		Annotations: map[string]string{noteJob: r.Job, noteAttempt: strconv.Itoa(r.Attempt), noteNodes: strconv.Itoa(len(r.Parts))}}
+}
+
+// pod is what a part of a run is to run.
+func (k *Kube) pod(r cluster.Run, rank int) core.PodTemplateSpec {
 	p := r.Parts[rank]
-	marks := map[string]string{labelManager: manager, labelOwner: k.cfg.Owner, labelRun: runName(r.Key), labelRank: strconv.Itoa(rank)}
-	notes := map[string]string{noteJob: r.Job, noteAttempt: strconv.Itoa(r.Attempt), noteNodes: strconv.Itoa(len(r.Parts))}
 	env := map[string]string{}
 	maps.Copy(env, r.Env)
 	maps.Copy(env, p.Env)
@@ -69,12 +75,18 @@ func (k *Kube) job(r cluster.Run, rank int) *batch.Job {
 		Tolerations:                  []core.Toleration{{Key: Taint, Operator: core.TolerationOpEqual, Value: k.cfg.Owner, Effect: core.TaintEffectNoSchedule}},
 		AutomountServiceAccountToken: new(bool),
 	}
+	head := k.object(r, rank)
+	return core.PodTemplateSpec{ObjectMeta: meta.ObjectMeta{Labels: head.Labels, Annotations: head.Annotations}, Spec: pod}
+}
+
+// job is one node's part of a run. It is never tried again by Kubernetes: an attempt is the pool's.
+func (k *Kube) job(r cluster.Run, rank int) *batch.Job {
 	yes, none, one, kept := true, int32(0), int32(1), int32(keptFor/time.Second)
 	failed := batch.Failed
 	j := &batch.Job{
-		ObjectMeta: meta.ObjectMeta{Name: runName(r.Key) + "-" + strconv.Itoa(rank), Namespace: k.cfg.Namespace, Labels: marks, Annotations: notes},
+		ObjectMeta: k.object(r, rank),
 		Spec: batch.JobSpec{Suspend: &yes, BackoffLimit: &none, Completions: &one, Parallelism: &one, TTLSecondsAfterFinished: &kept, PodReplacementPolicy: &failed,
-			Template: core.PodTemplateSpec{ObjectMeta: meta.ObjectMeta{Labels: marks, Annotations: notes}, Spec: pod}},
+			Template: k.pod(r, rank)},
 	}
 	if r.Limit > 0 {
 		s := int64((r.Limit + r.Grace + limitMargin) / time.Second)
@@ -83,33 +95,76 @@ func (k *Kube) job(r cluster.Run, rank int) *batch.Job {
 	return j
 }
 
-// runs puts the parts together.
-func (k *Kube) runs(jobs []*batch.Job, pods map[string]*core.Pod) []cluster.Seen {
-	byRun := map[string][]*batch.Job{}
+// deployment is a service's replica, of no pods until it is started. The pod is made anew in its place, never beside it: the
+// devices are one pod's.
+func (k *Kube) deployment(r cluster.Run) *apps.Deployment {
+	none := int32(0)
+	pod := k.pod(r, 0)
+	pod.Spec.RestartPolicy = core.RestartPolicyAlways
+	return &apps.Deployment{ObjectMeta: k.object(r, 0), Spec: apps.DeploymentSpec{Replicas: &none, RevisionHistoryLimit: &none, Strategy: apps.DeploymentStrategy{Type: apps.RecreateDeploymentStrategyType},
+		Selector: &meta.LabelSelector{MatchLabels: pod.Labels}, Template: pod}}
+}
+
+func held(d *apps.Deployment) bool {
+	return d.Spec.Replicas != nil && *d.Spec.Replicas == 0 && d.DeletionTimestamp == nil
+}
+
+// parts are all that is there of runs: Jobs, Deployments, and pods whose Job or Deployment was deleted without them.
+func (k *Kube) parts(jobs []*batch.Job, serves []*apps.Deployment, pods map[string]*core.Pod) []meta.Object {
+	var out []meta.Object
+	owned := map[string]bool{}
 	for _, j := range jobs {
-		byRun[j.Labels[labelRun]] = append(byRun[j.Labels[labelRun]], j)
+		out, owned[part(j.Labels)] = append(out, j), true
+	}
+	for _, d := range serves {
+		out, owned[part(d.Labels)] = append(out, d), true
+	}
+	for name, p := range pods {
+		over := p.Status.Phase == core.PodSucceeded || p.Status.Phase == core.PodFailed
+		if !owned[name] && !(over && p.DeletionTimestamp != nil) { // how it ended then says nothing of the job: it was made to
+			out = append(out, p)
+		}
+	}
+	return out
+}
+
+// runs puts the parts together.
+func (k *Kube) runs(all []meta.Object, pods map[string]*core.Pod) []cluster.Seen {
+	byRun := map[string][]meta.Object{}
+	for _, o := range all {
+		byRun[o.GetLabels()[labelRun]] = append(byRun[o.GetLabels()[labelRun]], o)
 	}
 	var out []cluster.Seen
 	for name, parts := range byRun {
-		attempt, err1 := strconv.Atoi(parts[0].Annotations[noteAttempt])
-		n, err2 := strconv.Atoi(parts[0].Annotations[noteNodes])
+		notes := parts[0].GetAnnotations()
+		attempt, err1 := strconv.Atoi(notes[noteAttempt])
+		n, err2 := strconv.Atoi(notes[noteNodes])
 		if err1 != nil || err2 != nil || n < 1 || n > 1<<16 {
 			continue // the labels are ours and the notes are not: somebody's copy
 		}
-		s := cluster.Seen{Key: cluster.Key{Job: parts[0].Annotations[noteJob], Attempt: attempt}, Ref: cluster.Ref{Native: name}, Held: true, Parts: make([]cluster.SeenPart, n)}
+		s := cluster.Seen{Key: cluster.Key{Job: notes[noteJob], Attempt: attempt}, Ref: cluster.Ref{Native: name}, Held: true, Parts: make([]cluster.SeenPart, n)}
 		there := make([]bool, n)
-		for _, j := range parts {
-			rank, err := strconv.Atoi(j.Labels[labelRank])
+		for _, o := range parts {
+			rank, err := strconv.Atoi(o.GetLabels()[labelRank])
 			if err != nil || rank < 0 || rank >= n {
 				continue
 			}
 			there[rank] = true
-			s.Held = s.Held && j.Spec.Suspend != nil && *j.Spec.Suspend && j.DeletionTimestamp == nil
-			pod := pods[part(j.Labels)]
-			if pod != nil && pod.CreationTimestamp.Time.Before(j.CreationTimestamp.Time) {
+			pod := pods[part(o.GetLabels())]
+			if pod != nil && pod.CreationTimestamp.Time.Before(o.GetCreationTimestamp().Time) {
 				pod = nil // of an earlier Job of the same name
 			}
-			s.Parts[rank] = k.part(&s, j, pod)
+			switch o := o.(type) {
+			case *batch.Job:
+				s.Held = s.Held && o.Spec.Suspend != nil && *o.Spec.Suspend && o.DeletionTimestamp == nil
+				s.Parts[rank] = k.part(&s, o, pod)
+			case *apps.Deployment:
+				s.Held = s.Held && held(o)
+				s.Parts[rank] = k.replica(&s, pod)
+			case *core.Pod:
+				s.Held = false
+				s.Parts[rank] = k.left(&s, o)
+			}
 		}
 		for rank := range there {
 			if !there[rank] {
@@ -143,38 +198,55 @@ func state(s cluster.Seen) string {
 	}
 }
 
-// part reads one part from its Job and pod, and notes in s what is of the whole run.
-func (k *Kube) part(s *cluster.Seen, j *batch.Job, pod *core.Pod) cluster.SeenPart {
-	p := cluster.SeenPart{State: schema.TaskPending}
-	why := func(text string) { s.Why = cmp.Or(s.Why, strings.TrimSpace(text)) }
-	var ended *core.ContainerStateTerminated
-	if pod != nil {
-		p.Devices = k.devices(pod)
-		for _, c := range pod.Status.Conditions {
-			switch {
-			case c.Type == core.PodScheduled && c.Status == core.ConditionFalse:
-				why(c.Reason + ": " + c.Message)
-			case c.Type == core.DisruptionTarget && c.Status == core.ConditionTrue:
-				why(c.Reason + ": " + c.Message)
-				if s.Interrupted = schema.AttemptLost; c.Reason == core.PodReasonPreemptionByScheduler || c.Reason == "EvictionByEvictionAPI" {
-					s.Interrupted = schema.AttemptPreempted
-				}
-			}
+// replica reads a service's part from its pod, which may be the last of several: it runs from its first container on, also
+// while the next one is waited for.
+func (k *Kube) replica(s *cluster.Seen, pod *core.Pod) cluster.SeenPart {
+	p, _ := k.process(s, pod)
+	if pod == nil {
+		return p
+	}
+	for _, c := range pod.Status.ContainerStatuses {
+		p.Instance = string(pod.UID) + "/" + strconv.Itoa(int(c.RestartCount))
+		if t := c.LastTerminationState.Terminated; t != nil {
+			p.State = schema.TaskRunning
+			s.Began = max(s.Began, schema.At(t.StartedAt.Time))
+			p.Last = strings.TrimSuffix(fmt.Sprintf("exited with code %d, %s", t.ExitCode, t.Reason), ", Error")
 		}
-		for _, c := range pod.Status.ContainerStatuses {
-			switch {
-			case c.State.Running != nil:
-				p.State = schema.TaskRunning
-				s.Began = max(s.Began, schema.At(c.State.Running.StartedAt.Time))
-			case c.State.Waiting != nil:
-				why(c.State.Waiting.Reason + ": " + c.State.Waiting.Message)
-			case c.State.Terminated != nil:
-				ended = c.State.Terminated
-				p.State = schema.TaskRunning // until the Job says so
-				s.Began, s.Ended = max(s.Began, schema.At(ended.StartedAt.Time)), max(s.Ended, schema.At(ended.FinishedAt.Time))
-			}
+		if p.State == schema.TaskPending {
+			p.Instance = ""
 		}
 	}
+	s.Ended = 0
+	return p
+}
+
+// left reads a part of which nothing but its pod is there any more.
+func (k *Kube) left(s *cluster.Seen, pod *core.Pod) cluster.SeenPart {
+	p, ended := k.process(s, pod)
+	s.Why = cmp.Or(s.Why, "its Job or Deployment was deleted without it")
+	switch {
+	case pod.Status.Phase != core.PodSucceeded && pod.Status.Phase != core.PodFailed:
+		if p.State == schema.TaskPending && pod.DeletionTimestamp == nil && s.Began == 0 {
+			return p
+		}
+		p.State = schema.TaskRunning
+	default:
+		p.State, p.NoneLeft = schema.TaskFailed, true
+		if pod.Status.Phase == core.PodSucceeded {
+			p.State = schema.TaskDone
+		}
+		if ended != nil {
+			exit := int(ended.ExitCode)
+			p.Exit = &exit
+		}
+	}
+	return p
+}
+
+// part reads one part from its Job and pod, and notes in s what is of the whole run.
+func (k *Kube) part(s *cluster.Seen, j *batch.Job, pod *core.Pod) cluster.SeenPart {
+	p, ended := k.process(s, pod)
+	why := func(text string) { s.Why = cmp.Or(s.Why, strings.TrimSpace(text)) }
 	for _, c := range j.Status.Conditions {
 		if c.Status != core.ConditionTrue {
 			continue
@@ -202,4 +274,39 @@ func (k *Kube) part(s *cluster.Seen, j *batch.Job, pod *core.Pod) cluster.SeenPa
 		}
 	}
 	return p
+}
+
+// process reads what a pod says of its one container; ended is how that ended, where it has.
+func (k *Kube) process(s *cluster.Seen, pod *core.Pod) (p cluster.SeenPart, ended *core.ContainerStateTerminated) {
+	p.State = schema.TaskPending
+	if pod == nil {
+		return p, nil
+	}
+	why := func(text string) { s.Why = cmp.Or(s.Why, strings.TrimSpace(text)) }
+	p.Devices = k.devices(pod)
+	for _, c := range pod.Status.Conditions {
+		switch {
+		case c.Type == core.PodScheduled && c.Status == core.ConditionFalse:
+			why(c.Reason + ": " + c.Message)
+		case c.Type == core.DisruptionTarget && c.Status == core.ConditionTrue:
+			why(c.Reason + ": " + c.Message)
+			if s.Interrupted = schema.AttemptLost; c.Reason == core.PodReasonPreemptionByScheduler || c.Reason == "EvictionByEvictionAPI" {
+				s.Interrupted = schema.AttemptPreempted
+			}
+		}
+	}
+	for _, c := range pod.Status.ContainerStatuses {
+		switch {
+		case c.State.Running != nil:
+			p.State = schema.TaskRunning
+			s.Began = max(s.Began, schema.At(c.State.Running.StartedAt.Time))
+		case c.State.Waiting != nil:
+			why(c.State.Waiting.Reason + ": " + c.State.Waiting.Message)
+		case c.State.Terminated != nil:
+			ended = c.State.Terminated
+			p.State = schema.TaskRunning // until the Job says so
+			s.Began, s.Ended = max(s.Began, schema.At(ended.StartedAt.Time)), max(s.Ended, schema.At(ended.FinishedAt.Time))
+		}
+	}
+	return p, ended
 }

@@ -33,6 +33,7 @@ type Kubelet struct {
 	name    string
 	devices []string // UUIDs, by index
 	logs    *httptest.Server
+	die     func() // ends it and what it runs; once
 
 	mu   sync.Mutex
 	pods map[string]*pod // by UID
@@ -44,6 +45,8 @@ type pod struct {
 	started  meta.Time
 	cmd      *exec.Cmd
 	ended    *core.ContainerStateTerminated
+	last     *core.ContainerStateTerminated // how the container before this one ended
+	restarts int32
 	deadline time.Time // when what was asked to end is killed; zero = it was not asked
 	told     string    // the status last written
 }
@@ -90,7 +93,7 @@ func (c *Cluster) Node(name string, devices []string) *Kubelet {
 			}
 		}
 	}()
-	c.t.Cleanup(func() {
+	k.die = sync.OnceFunc(func() {
 		cancel()
 		<-done
 		k.logs.Close()
@@ -102,7 +105,20 @@ func (c *Cluster) Node(name string, devices []string) *Kubelet {
 			}
 		}
 	})
+	c.t.Cleanup(k.die)
 	return k
+}
+
+// Die ends the node with all that it runs, as a loss of power does, and has Kubernetes know: the node lifecycle controller
+// would say so when the heartbeats have been missing for a while.
+func (k *Kubelet) Die() {
+	k.c.t.Helper()
+	k.die()
+	n, err := k.c.API.CoreV1().Nodes().Get(context.Background(), k.name, meta.GetOptions{})
+	k.c.must(err)
+	n.Status.Conditions = []core.NodeCondition{{Type: core.NodeReady, Status: core.ConditionUnknown, Reason: "NodeStatusUnknown", Message: "Kubelet stopped posting node status.", LastTransitionTime: meta.Now()}}
+	_, err = k.c.API.CoreV1().Nodes().UpdateStatus(context.Background(), n, meta.UpdateOptions{})
+	k.c.must(err)
 }
 
 var lastBeat sync.Map // node -> time.Time
@@ -164,6 +180,12 @@ func (k *Kubelet) syncPod(ctx context.Context, p *core.Pod) error {
 		}
 		k.pods[string(p.UID)] = own
 	}
+	if own.ended != nil && p.Spec.RestartPolicy == core.RestartPolicyAlways && p.DeletionTimestamp == nil && time.Since(own.ended.FinishedAt.Time) >= restartAfter(own.restarts) {
+		before := own
+		own = &pod{devices: before.devices, out: &buffer{}, started: meta.Now(), last: before.ended, restarts: before.restarts + 1}
+		k.spawn(own, p.Spec.Containers[0])
+		k.pods[string(p.UID)] = own
+	}
 	if p.DeletionTimestamp != nil && own.cmd != nil && own.ended == nil {
 		grace := time.Second
 		if p.DeletionGracePeriodSeconds != nil {
@@ -212,6 +234,20 @@ func (k *Kubelet) begin(p *core.Pod) *pod {
 			own.devices = append(own.devices, d)
 		}
 	}
+	k.spawn(own, c)
+	return own
+}
+
+// restartAfter is how long a container that has ended waits for its restart: a tenth of what a kubelet gives it.
+func restartAfter(restarts int32) time.Duration {
+	if restarts == 0 {
+		return 0
+	}
+	return min(time.Second<<min(restarts-1, 10), 30*time.Second)
+}
+
+// spawn starts a container's process.
+func (k *Kubelet) spawn(own *pod, c core.Container) {
 	cmd := exec.Command(c.Command[0], c.Command[1:]...)
 	cmd.Env = []string{"PATH=" + os.Getenv("PATH"), "NVIDIA_VISIBLE_DEVICES=" + strings.Join(own.devices, ",")}
 	for _, e := range c.Env {
@@ -225,7 +261,7 @@ func (k *Kubelet) begin(p *core.Pod) *pod {
 	cmd.SysProcAttr = &syscall.SysProcAttr{Setpgid: true}
 	if err := cmd.Start(); err != nil {
 		own.ended = &core.ContainerStateTerminated{ExitCode: 127, Reason: "StartError", Message: err.Error(), StartedAt: own.started, FinishedAt: meta.Now()}
-		return own
+		return
 	}
 	own.cmd = cmd
 	go func() {
@@ -239,13 +275,15 @@ func (k *Kubelet) begin(p *core.Pod) *pod {
 		}
 		own.ended = &core.ContainerStateTerminated{ExitCode: int32(code), Reason: map[bool]string{true: "Completed", false: "Error"}[code == 0], StartedAt: own.started, FinishedAt: meta.Now()}
 	}()
-	return own
 }
 
 func (k *Kubelet) status(ctx context.Context, p *core.Pod, own *pod) error {
-	c := core.ContainerStatus{Name: p.Spec.Containers[0].Name, Image: p.Spec.Containers[0].Image}
+	c := core.ContainerStatus{Name: p.Spec.Containers[0].Name, Image: p.Spec.Containers[0].Image, RestartCount: own.restarts, LastTerminationState: core.ContainerState{Terminated: own.last}}
 	phase := core.PodRunning
-	if own.ended != nil {
+	if own.ended != nil && p.Spec.RestartPolicy == core.RestartPolicyAlways && p.DeletionTimestamp == nil {
+		c.State.Waiting = &core.ContainerStateWaiting{Reason: "CrashLoopBackOff"}
+		c.LastTerminationState.Terminated = own.ended
+	} else if own.ended != nil {
 		if own.ended.FinishedAt.IsZero() {
 			return nil // ended before this kubelet was there
 		}
@@ -264,7 +302,7 @@ func (k *Kubelet) status(ctx context.Context, p *core.Pod, own *pod) error {
 	if len(chosen) > 0 {
 		c.AllocatedResourcesStatus = []core.ResourceStatus{{Name: Resource, Resources: chosen}}
 	}
-	told := fmt.Sprint(phase, len(chosen))
+	told := fmt.Sprint(phase, len(chosen), own.restarts, c.State.Waiting != nil)
 	if own.told == told {
 		return nil
 	}

@@ -97,7 +97,7 @@ current-context: x
 	c.StartScheduler(500)
 	c.spawn("controller-manager", "controller-manager", "--kubeconfig="+c.Kubeconfig, "--leader-elect=false", "--flex-volume-plugin-dir="+c.path("flex"), "--bind-address=127.0.0.1", fmt.Sprint("--secure-port=", c.ports[4]), "--cert-dir="+c.path("pki"),
 		"--service-account-private-key-file="+c.path("pki/sa.key"), "--use-service-account-credentials=false", "--kube-api-qps=500", "--kube-api-burst=500",
-		"--controllers=job-controller,garbage-collector-controller,node-lifecycle-controller,pod-garbage-collector-controller,taint-eviction-controller,namespace-controller,ttl-after-finished-controller")
+		"--controllers=job-controller,deployment-controller,replicaset-controller,garbage-collector-controller,node-lifecycle-controller,pod-garbage-collector-controller,taint-eviction-controller,namespace-controller,ttl-after-finished-controller")
 	_, err = c.API.CoreV1().Namespaces().Create(t.Context(), &core.Namespace{ObjectMeta: meta.ObjectMeta{Name: "gpupool"}}, meta.CreateOptions{})
 	c.must(err)
 	return c
