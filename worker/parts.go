@@ -94,10 +94,14 @@ func (p *Process) serve() error {
 	p.spawn("samples", func(ctx context.Context) error { return sampler.Run(ctx, time.Minute) })
 	history := &health.History{Store: p.Store, Log: p.log.With("part", "health")}
 	p.spawn("history", history.Run)
+	rules, err := p.webhookRules()
+	if err != nil {
+		return err
+	}
 	s, err := api.New(api.Config{Store: p.Store, Samples: func(server string, devices []agentproto.Device) {
 		sampler.Seen(server, devices)
 		history.Seen(server, devices)
-	}, Ring: p.ring, Health: healthRules{p.Store}, Processes: processes{p.Store, p.Client}, Installs: installs{p.profiles, p.URL}, CheckWebhook: webhookRules(p.Config.Webhooks).Check, Log: p.log.With("part", "api"), ExternalURL: p.URL, HeartbeatEvery: p.Config.Timing.Heartbeat,
+	}, Ring: p.ring, Health: healthRules{p.Store}, Processes: processes{p.Store, p.Client}, Installs: installs{p.profiles, p.URL}, CheckWebhook: rules.Check, Log: p.log.With("part", "api"), ExternalURL: p.URL, HeartbeatEvery: p.Config.Timing.Heartbeat,
 		Ready: func(ctx context.Context) error {
 			_, err := p.Client.CheckHealth(ctx, nil)
 			return err

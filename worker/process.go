@@ -6,13 +6,17 @@
 package worker
 
 import (
+	"cmp"
 	"context"
 	"crypto/tls"
+	"crypto/x509"
 	"errors"
 	"fmt"
 	"log/slog"
 	"net"
 	"net/netip"
+	"os"
+	"strings"
 	"sync"
 	"time"
 
@@ -166,6 +170,10 @@ func (p *Process) core(ctx context.Context) error {
 		workflows.ActOnBMC, workflows.WatchBMCs, workflows.KeepCredentials} {
 		w.RegisterWorkflow(wf)
 	}
+	rules, err := p.webhookRules()
+	if err != nil {
+		return err
+	}
 	onboard, repair, jobs := waits(p.Config.Timing)
 	install.Register(w, &install.Activities{Store: p.Store, Timing: onboard, SiteLimit: p.Config.Limits.InstallsPerSite})
 	node.Register(w, &node.Activities{Store: p.Store, Suite: p.Config.Install.BurnIn, Setups: p.setups})
@@ -177,7 +185,7 @@ func (p *Process) core(ctx context.Context) error {
 		Judge: func(ctx context.Context, fault string) error {
 			return health.Judger{Store: p.Store, Timing: repair}.Judge(ctx, fault)
 		}})
-	w.RegisterActivity(&webhook.Activities{Store: p.Store, Ring: p.ring, Rules: webhookRules(p.Config.Webhooks), Timing: webhook.Timing{GiveUp: p.Config.Webhooks.GiveUp}, Log: p.log.With("part", "webhooks")})
+	w.RegisterActivity(&webhook.Activities{Store: p.Store, Ring: p.ring, Rules: rules, Timing: webhook.Timing{GiveUp: p.Config.Webhooks.GiveUp}, Log: p.log.With("part", "webhooks")})
 	if err := w.Start(); err != nil {
 		return fmt.Errorf("starting the core worker: %w", err)
 	}
@@ -211,14 +219,31 @@ func (p *Process) core(ctx context.Context) error {
 }
 
 // webhookRules are the configuration as those who tell webhooks take it. Its networks were checked.
-func webhookRules(c config.Webhooks) webhook.Rules {
-	r := webhook.Rules{HTTP: c.AllowHTTP}
+func (p *Process) webhookRules() (webhook.Rules, error) {
+	c, m := p.Config.Webhooks, p.Config.Mail
+	r := webhook.Rules{HTTP: c.AllowHTTP, Mail: webhook.Mail{Server: m.Server, From: m.From, TLS: webhook.MailTLS(m.TLS), Username: m.Username, Domains: m.Domains, URL: strings.TrimSuffix(cmp.Or(p.Config.API.ExternalURL, p.URL), "/")}}
+	if m.CA != "" {
+		pem, err := os.ReadFile(m.CA)
+		if err != nil {
+			return r, fmt.Errorf("mail.ca: %w", err)
+		}
+		if r.Mail.CA = x509.NewCertPool(); !r.Mail.CA.AppendCertsFromPEM(pem) {
+			return r, fmt.Errorf("mail.ca: %s holds no certificate; must be PEM", m.CA)
+		}
+	}
+	if m.PasswordFile != "" {
+		b, err := os.ReadFile(m.PasswordFile)
+		if err != nil {
+			return r, fmt.Errorf("mail.password_file: %w", err)
+		}
+		r.Mail.Password = strings.TrimRight(string(b), "\r\n")
+	}
 	for _, n := range c.AllowNetworks {
 		if p, err := netip.ParsePrefix(n); err == nil {
 			r.Networks = append(r.Networks, p.Masked())
 		}
 	}
-	return r
+	return r, nil
 }
 
 // allocators offers to run the configured regions' allocators.

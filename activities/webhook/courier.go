@@ -203,6 +203,10 @@ func (c *courier) deliver(ctx context.Context, w schema.Webhook) (sent bool, nex
 // itself.
 func (c *courier) send(ctx context.Context, url string, sign *standardwebhooks.Webhook, d schema.WebhookDelivery) store.Tried {
 	t := store.Tried{ID: d.ID, Again: backoff(c.t.First, c.t.Longest, d.Tries+1)}
+	if to, ok := strings.CutPrefix(url, mailto); ok {
+		c.mail(ctx, url, to, d, &t)
+		return t
+	}
 	at := time.Now()
 	signature, err := sign.Sign(d.ID, at, []byte(d.Body))
 	if err != nil {
@@ -240,6 +244,26 @@ func (c *courier) send(ctx context.Context, url string, sign *standardwebhooks.W
 		t.Again = max(t.Again, min(time.Duration(s)*time.Second, c.t.Longest))
 	}
 	return t
+}
+
+// mail gives a message to the mail server. What that says but for its reply's code is the operator's to know, in the log.
+func (c *courier) mail(ctx context.Context, url, to string, d schema.WebhookDelivery, t *store.Tried) {
+	if err := c.a.Rules.Check(url); err != nil { // who may be written to may have changed since the hook was made
+		t.Error = oneLine(err.Error())
+		return
+	}
+	ctx, cancel := context.WithTimeout(ctx, mailWithin)
+	defer cancel()
+	code, err := c.a.Rules.Mail.send(ctx, to, d)
+	switch t.Status = code; {
+	case err == nil:
+		return
+	case code > 0:
+		t.Error = fmt.Sprintf("the mail server answered %d", code)
+	default:
+		t.Error = "the mail server does not answer, or is not the one that is trusted"
+	}
+	c.a.Log.Warn("a message could not be mailed", "webhook", c.id, "message", d.ID, "error", err)
 }
 
 func status(code int) string {

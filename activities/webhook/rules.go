@@ -9,6 +9,7 @@ import (
 	"net/netip"
 	"net/url"
 	"strconv"
+	"strings"
 	"time"
 
 	"code.dny.dev/ssrf"
@@ -22,6 +23,7 @@ import (
 type Rules struct {
 	Networks []netip.Prefix // that may be reached although they are not public
 	HTTP     bool           // without TLS, too
+	Mail     Mail           // for hooks whose address is mailto:…
 }
 
 // maxURL is the longest address that is taken.
@@ -30,6 +32,9 @@ const maxURL = 2000
 // Check refuses an address that could never be reached. What its host's name resolves to is checked at each connection, by
 // the address that is connected to: a name may come to mean another one.
 func (r Rules) Check(address string) error {
+	if strings.HasPrefix(address, mailto) {
+		return r.Mail.check(address)
+	}
 	right := "https://host[:port][/path]"
 	if r.HTTP {
 		right = "http[s]://host[:port][/path]"

@@ -3,8 +3,8 @@
 //
 // Invariants: a message is kept before it is sent and is sent until its receiver has it, or is given up after a stated
 // time, which shows: at least once, under one id, over the death of any process. Messages about one subject come in the
-// order of its events; those about others are not held up. Each is signed (Standard Webhooks 1.0.0). No address is
-// connected to that the rules don't allow, whatever its name resolves to. Not here: who may make a webhook (api), what is
+// order of its events; those about others are not held up. Each is signed (Standard Webhooks 1.0.0), or is mail where the
+// hook's address is mailto:. No address is connected to that the rules don't allow, whatever its name resolves to. Not here: who may make a webhook (api), what is
 // kept of it (schema/store).
 package webhook
 

@@ -1149,7 +1149,7 @@ type NewWebhook struct {
 	// Tenant Only this tenant's events; absent = the whole pool's, or the caller's tenant's
 	Tenant Name `json:"tenant,omitempty"`
 
-	// Url https://…, with a public address
+	// Url https://…, with a public address; or mailto:NAME@HOST where the pool has a mail server: then messages are mail, and there is no secret
 	Url string `json:"url"`
 }
 

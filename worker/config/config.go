@@ -20,6 +20,7 @@ type Config struct {
 	Jobs       Jobs       `yaml:"jobs" help:"Jobs that the servers' own agents run."`
 	Clusters   []Cluster  `yaml:"clusters" help:"Slurm and Kubernetes clusters whose connectors this process, as a worker, may run; one of those that offer a cluster runs it. Of each: name, kind (slurm, kubernetes), owner; slurm: url, api_version, token_file or jwt_key_file, user, conf, bin_dir, partition, account, log_dir, container_flag; kubernetes: kubeconfig, context, namespace, image." zero:"none: jobs run on the servers' own agents" example:"[{name: alps, kind: slurm, url: 'https://slurm.example.net:6820', jwt_key_file: /etc/slurm/jwt_hs256.key, partition: gpu, log_dir: /shared/gpupool}]"`
 	Webhooks   Webhooks   `yaml:"webhooks" help:"How people's own systems are told of events. Every process of a pool should be given the same."`
+	Mail       Mail       `yaml:"mail" help:"The mail server for webhooks whose address is mailto:. Every process of a pool should be given the same."`
 	Install    Install    `yaml:"install" help:"How operating systems get onto servers."`
 	PXE        PXE        `yaml:"pxe" help:"Network boot: DHCP, TFTP, HTTP."`
 	Log        Log        `yaml:"log" help:"The process's log, on standard error."`

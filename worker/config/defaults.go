@@ -59,6 +59,7 @@ func (c *Config) fill(environ []string) (err error) {
 	c.BMC.fill()
 	c.Timing.fill()
 	c.Webhooks.fill()
+	c.Mail.fill()
 	c.Limits.InstallsPerSite = cmp.Or(c.Limits.InstallsPerSite, 64)
 
 	c.PXE.Mode = cmp.Or(c.PXE.Mode, PXEOff)

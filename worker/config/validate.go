@@ -38,6 +38,7 @@ func (c *Config) Validate() error {
 	c.BMC.validate(v)
 	c.Timing.validate(v)
 	c.Webhooks.validate(v)
+	c.Mail.validate(v)
 	validateClusters(c.Clusters, v)
 	v.that(slices.Contains([]string{"", "quick", "standard", "soak"}, c.Install.BurnIn), "install.burn_in", c.Install.BurnIn, "quick, standard or soak")
 	v.that(c.Limits.InstallsPerSite >= 1 && c.Limits.InstallsPerSite <= 10_000, "limits.installs_per_site", c.Limits.InstallsPerSite, "1 to 10000")

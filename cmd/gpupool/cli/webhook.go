@@ -65,7 +65,8 @@ func (a *app) webhookCreate() *cobra.Command {
 alone, with which the receiver checks the signatures (Standard Webhooks); it is shown this once.
 
 Kinds are those of gpupool events: job.state, job.idle, budget.warning, repair.state, cluster.drift, ...; repair.* is all
-that happens to repairs. It is told of what happens from now on.`,
+that happens to repairs. It is told of what happens from now on. To an address mailto:NAME@HOST messages are sent as mail,
+where an operator has set a mail server.`,
 		Example: `  gpupool webhook create ci --url https://ci.example.org/hooks/gpupool --event job.state --tenant research > secret.txt
   gpupool webhook create oncall --url https://alerts.example.org/gpupool --event 'repair.*' --event cluster.drift --event breaker.state`,
 		RunE: func(cmd *cobra.Command, args []string) error {
@@ -73,13 +74,16 @@ that happens to repairs. It is told of what happens from now on.`,
 			return act(a, cmd, func(c *client.Client) (contract.WebhookSecret, error) {
 				return call.Do[contract.WebhookSecret](c.CreateWebhook(cmd.Context(), in))
 			}, func(w contract.WebhookSecret) string {
+				if w.Secret == "" {
+					return fmt.Sprintf("Webhook %s (%s): mail to %s.", w.Webhook.Name, w.Webhook.ID, strings.TrimPrefix(w.Webhook.URL, "mailto:"))
+				}
 				fmt.Fprintf(cmd.ErrOrStderr(), "Webhook %s (%s). The secret is not shown again:\n", w.Webhook.Name, w.Webhook.ID)
 				return w.Secret
 			})
 		},
 	}
 	f := cmd.Flags()
-	f.StringVar(&in.Url, "url", "", "address that is told, https://... (required)")
+	f.StringVar(&in.Url, "url", "", "address that is told: https://..., or mailto:NAME@HOST (required)")
 	f.StringSliceVar(&in.Events, "event", nil, "kind of event, or all of one subject such as repair.* (required; may be given again)")
 	f.StringVar(&in.Tenant, "tenant", "", "only this tenant's events")
 	f.StringVar(&in.Project, "project", "", "only events of jobs of this project of the tenant")
