@@ -58,6 +58,8 @@ type Server struct {
 
 	BMCAddress  string `gorm:"column:bmc_address" json:"bmc_address"`   // https://host[:port]
 	BMCProtocol string `gorm:"column:bmc_protocol" json:"bmc_protocol"` // redfish, ipmi
+	BMCSystem   string `gorm:"column:bmc_system" json:"bmc_system"`     // the Redfish system that it is, where its BMC serves several servers; else empty
+	BMCPlace    string `gorm:"column:bmc_place" json:"-"`               // address#system, else address#serial; unique
 
 	Model        string `json:"model"`        // accelerator model ordered, e.g. nvidia-h100-80gb
 	Accelerators int    `json:"accelerators"` // how many were ordered

@@ -73,6 +73,10 @@ func (c *Client) acCycle(ctx context.Context, h *host, plan powerPlan) error {
 
 // findACReset looks for the action and its value: the standard's own, then the makers'.
 func (c *Client) findACReset(ctx context.Context, h *host) (target, value string, err error) {
+	if h.shares { // and the BMC's own restart would be no proof
+		return "", "", &Error{Kind: ErrUnsupported, Address: c.conn.address, URI: h.uri, Detail: "its BMC serves several servers, and none says what else loses its standby power",
+			Hint: "pull the node out and put it back"}
+	}
 	if full := schemas.FullPowerCycleResetType; slices.Contains(h.resets, string(full)) {
 		return h.reset, string(full), nil
 	}
@@ -85,19 +89,16 @@ func (c *Client) findACReset(ctx context.Context, h *host) (target, value string
 		places = append(places, at(maker, "Actions"))
 	}
 	system := len(places)
-	// What a chassis's action cuts off is everything in it: it is looked at only where the BMC serves one server.
-	if !h.shares && c.systemID == "" {
-		root, err := c.conn.root(ctx)
-		if err != nil {
-			return "", "", err
-		}
-		list, err := c.conn.collect(ctx, orDefault(root.link("Chassis"), "/redfish/v1/Chassis"), lenient)
-		if err != nil {
-			return "", "", err
-		}
-		for _, ch := range list {
-			places = append(places, ch.at("Actions", "Oem"))
-		}
+	root, err := c.conn.root(ctx)
+	if err != nil {
+		return "", "", err
+	}
+	list, err := c.conn.collect(ctx, orDefault(root.link("Chassis"), "/redfish/v1/Chassis"), lenient)
+	if err != nil {
+		return "", "", err
+	}
+	for _, ch := range list {
+		places = append(places, ch.at("Actions", "Oem"))
 	}
 	for _, r := range acResets {
 		for i, place := range places {

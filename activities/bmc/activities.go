@@ -34,7 +34,7 @@ func Register(w worker.ActivityRegistry, a *Activities) { w.RegisterActivity(a) 
 var reasons = map[error]schema.FailureCode{
 	ErrUnreachable: schema.FailBMC, ErrBusy: schema.FailBMC, ErrBody: schema.FailBMC,
 	ErrCredential: schema.FailCredential, ErrPasswordChange: schema.FailCredential, ErrUntrusted: schema.FailUntrusted,
-	ErrModeReverted: schema.FailBootMode, ErrTooOften: schema.FailUnsafe,
+	ErrModeReverted: schema.FailBootMode, ErrTooOften: schema.FailUnsafe, ErrForeign: schema.FailIdentity,
 }
 
 // wrap makes an error of a BMC one that Temporal understands, with its reason.
@@ -76,7 +76,7 @@ func beating[T any](ctx context.Context, f func(context.Context) (T, error)) (T,
 
 // endpoint is where a server's BMC is and how to get in.
 func (a *Activities) endpoint(v schema.Server) Endpoint {
-	return Endpoint{Address: v.BMCAddress, Serial: v.Serial, Protocol: Protocol(v.BMCProtocol), Credential: a.Credential(v.ID)}
+	return Endpoint{Address: v.BMCAddress, SystemID: v.BMCSystem, Serial: v.Serial, Protocol: Protocol(v.BMCProtocol), Credential: a.Credential(v.ID)}
 }
 
 // controller opens the server's BMC, by the protocol it was enrolled with.
@@ -344,6 +344,9 @@ func (c *Client) Look(ctx context.Context) (l Look, err error) {
 	}
 	sys, err := c.conn.get(ctx, h.uri)
 	if err != nil {
+		return l, err
+	}
+	if err := c.ours(sys); err != nil {
 		return l, err
 	}
 	l = Look{Power: powerOf(sys), Progress: sys.str("BootProgress", "LastState"), Health: sys.str("Status", "Health")}

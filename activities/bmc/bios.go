@@ -21,6 +21,9 @@ func (c *Client) SetBIOS(ctx context.Context, want map[string]any) (reboot bool,
 	if err != nil {
 		return false, err
 	}
+	if err := c.ours(sys); err != nil {
+		return false, err
+	}
 	bios, err := c.conn.get(ctx, sys.link("Bios"))
 	if err != nil {
 		return false, err

@@ -121,6 +121,9 @@ func (c *Client) setOverride(ctx context.Context, want override) (BootSetting, e
 			return BootSetting{}, err
 		}
 	}
+	if err := c.ours(system); err != nil {
+		return BootSetting{}, err
+	}
 	if object(settings.at("Boot"))[propEnabled] == nil && object(system.at("Boot"))[propEnabled] == nil {
 		return BootSetting{}, &Error{Kind: ErrUnsupported, Address: c.conn.address, URI: h.uri, Detail: "this system has no boot override"}
 	}

@@ -50,7 +50,7 @@ type conn struct {
 	basic      *Login // SessionService is absent: Basic, one request at a time
 	service    *resource
 	hosts      map[string]*host // by the SystemID or serial asked for
-	plan       *plan            // where power and cooling are shown
+	plans      map[string]*plan // where power and cooling are shown, likewise
 }
 
 type lane int
@@ -76,7 +76,7 @@ func newConn(p *Pool, base *url.URL) *conn {
 	c := &conn{
 		pool: p, base: base, address: base.String(), limit: p.limiter(),
 		lanes: [2]chan struct{}{make(chan struct{}, 2), make(chan struct{}, 1)}, auth: make(chan struct{}, 1),
-		hosts: map[string]*host{},
+		hosts: map[string]*host{}, plans: map[string]*plan{},
 	}
 	t, dial := p.cfg.Timing, p.cfg.Dial
 	if dial == nil {

@@ -73,6 +73,9 @@ func (c *Client) Console(ctx context.Context, d time.Duration) (_ Console, err e
 	if err != nil {
 		return Console{}, err
 	}
+	if h.shares {
+		return Console{}, &Error{Kind: ErrUnsupported, Address: c.conn.address, URI: h.uri, Detail: "its BMC serves several servers, and IPMI doesn't say whose console it shows"}
+	}
 	for _, uri := range h.managers {
 		m, err := c.conn.get(ctx, uri)
 		if err == nil {

@@ -34,6 +34,8 @@ var (
 	ErrUnsupported = errors.New("not supported by this bmc")
 	// ErrNoHost: no system, or more than one, could be told to be the server itself.
 	ErrNoHost = errors.New("bmc shows no host system")
+	// ErrForeign: the system shows another server's serial; no change was sent to it.
+	ErrForeign = errors.New("bmc shows another server there")
 	// ErrNotProven: the request was accepted and the read-back doesn't show it.
 	ErrNotProven = errors.New("bmc accepted the change and doesn't show it")
 	// ErrModeReverted: the boot mode fell back to Legacy, twice. The reason code is boot-mode-reverted.
@@ -56,6 +58,7 @@ var codes = map[error]schema.ErrorCode{
 	ErrBody:           schema.CodeUnavailable,
 	ErrUnsupported:    schema.CodeConflict,
 	ErrNoHost:         schema.CodeConflict,
+	ErrForeign:        schema.CodeUnsafe,
 	ErrNotProven:      schema.CodeUnavailable, // the verb is idempotent: trying it again can help
 	ErrModeReverted:   schema.CodeConflict,
 	ErrTaskFailed:     schema.CodeConflict,

@@ -27,7 +27,7 @@ type host struct {
 	chassis  []string
 	managers []string
 	noReset  bool // named by SystemID and without a reset: nothing may be powered
-	shares   bool // the BMC serves other servers too
+	shares   bool // the BMC serves other servers too, or may: its system was named
 }
 
 // hostFor is how long what was found holds: a firmware update may change it.
@@ -35,7 +35,7 @@ const hostFor = 15 * time.Minute
 
 // find returns the host. What was found is kept with the connection, for every caller.
 func (c *Client) find(ctx context.Context) (*host, error) {
-	which := c.systemID + "\x00" + c.serial
+	which := c.which()
 	c.conn.mu.Lock()
 	h := c.conn.hosts[which]
 	c.conn.mu.Unlock()
@@ -51,6 +51,61 @@ func (c *Client) find(ctx context.Context) (*host, error) {
 	defer c.conn.mu.Unlock()
 	c.conn.hosts[which] = h
 	return h, nil
+}
+
+// which names the server among those of its BMC.
+func (c *Client) which() string { return c.systemID + "\x00" + c.serial }
+
+// ours says, of the system as it was read just now, that it is still the server that is meant: a blade may have been moved, the
+// only system left in the list may be the neighbour, an address may have gone to another machine. Nothing is changed at a
+// system that shows another serial. One that shows none is known by its id alone.
+func (c *Client) ours(system *resource) error {
+	shown := system.word("SerialNumber")
+	if c.serial == "" || shown == "" || hasSerial(system, c.serial) {
+		return nil
+	}
+	c.conn.mu.Lock()
+	delete(c.conn.hosts, c.which()) // looked for again the next time
+	c.conn.mu.Unlock()
+	return &Error{Kind: ErrForeign, Address: c.conn.address, URI: system.uri, Detail: fmt.Sprintf("the system shows serial %q, the server was enrolled with %q", shown, c.serial),
+		Hint: "nothing was changed. Was the server moved or replaced, or is the BMC's address another machine's now?"}
+}
+
+// holds reports whether a chassis is the host's: where the BMC serves several servers its alone, else not known to be another's.
+func (h *host) holds(chassis *resource) bool {
+	hosts := chassis.links("Links", "ComputerSystems")
+	if len(hosts) == 0 {
+		return !h.shares || slices.ContainsFunc(h.chassis, func(u string) bool { return sameURI(u, chassis.uri) })
+	}
+	own := func(u string) bool {
+		return sameURI(u, h.uri) || slices.ContainsFunc(h.others, func(o string) bool { return sameURI(o, u) })
+	}
+	if h.shares {
+		return !slices.ContainsFunc(hosts, func(u string) bool { return !own(u) })
+	}
+	return slices.ContainsFunc(hosts, own)
+}
+
+// baseboards are the systems that can't be reset and belong to the host: where the BMC serves several servers, those in a chassis
+// of the host's that no other of them is in.
+func baseboards(systems []*resource, best *resource, shares bool) (out []string) {
+	in := func(s *resource, chassis []string) bool {
+		return slices.ContainsFunc(s.links("Links", "Chassis"), func(u string) bool {
+			return slices.ContainsFunc(chassis, func(c string) bool { return sameURI(u, c) })
+		})
+	}
+	for _, s := range systems {
+		if s.uri == best.uri || s.at("Actions", "#ComputerSystem.Reset") != nil {
+			continue
+		}
+		others := slices.ContainsFunc(systems, func(o *resource) bool {
+			return o.uri != best.uri && o.at("Actions", "#ComputerSystem.Reset") != nil && in(s, o.links("Links", "Chassis"))
+		})
+		if !shares || in(s, best.links("Links", "Chassis")) && !others {
+			out = append(out, s.uri)
+		}
+	}
+	return out
 }
 
 // look picks the host by what it can do, never by its place in the list: DGX H100, GH200 and GB200 list their GPU
@@ -93,7 +148,6 @@ func (c *Client) look(ctx context.Context) (*host, error) {
 			}
 			p += 100
 		} else if p < 4 {
-			h.others = append(h.others, s.uri)
 			continue
 		}
 		switch {
@@ -119,14 +173,8 @@ func (c *Client) look(ctx context.Context) (*host, error) {
 		return nil, &Error{Kind: ErrNoHost, Address: c.conn.address, Detail: fmt.Sprintf("%d systems could be the server: %s", len(ties), few(names)),
 			Hint: "enroll the server with the serial number that one of them shows"}
 	}
-	if c.systemID != "" {
-		for _, s := range systems { // baseboards belong to whichever host was named
-			if s.uri != best.uri && s.at("Actions", "#ComputerSystem.Reset") == nil {
-				h.others = append(h.others, s.uri)
-			}
-		}
-	}
-	h.uri, h.shares = best.uri, resettable > 1
+	h.uri, h.shares = best.uri, resettable > 1 || c.systemID != ""
+	h.others = baseboards(systems, best, h.shares && resettable > 1)
 	h.chassis, h.managers = best.links("Links", "Chassis"), best.links("Links", "ManagedBy")
 	h.make = makeOf(root, best)
 	h.model = best.word("Model")

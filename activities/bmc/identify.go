@@ -183,7 +183,7 @@ func (c *Client) chassisOf(ctx context.Context, h *host) ([]*resource, error) {
 	for _, r := range all {
 		mine := slices.ContainsFunc(h.chassis, func(u string) bool { return sameURI(u, r.uri) }) ||
 			slices.ContainsFunc(r.links("Links", "ComputerSystems"), func(u string) bool { return sameURI(u, h.uri) })
-		if mine {
+		if mine && (!h.shares || h.holds(r)) {
 			out = append(out, r)
 		}
 	}
@@ -322,6 +322,9 @@ func (c *Client) pcieGPUs(ctx context.Context, h *host, id *Identity) error {
 			if err := lenient(uri, err); err != nil {
 				return err
 			}
+			continue
+		}
+		if h.shares && !h.holds(ch) {
 			continue
 		}
 		// Read only what is named as a GPU: the other devices are many.

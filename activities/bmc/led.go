@@ -19,8 +19,14 @@ func (c *Client) LocateLED(ctx context.Context, on bool) (err error) {
 	var last error
 	for _, uri := range append([]string{h.uri}, h.chassis...) {
 		r, err := c.conn.get(ctx, uri)
+		if err == nil && uri == h.uri {
+			err = c.ours(r)
+		}
 		if err != nil {
 			return err
+		}
+		if uri != h.uri && h.shares && !h.holds(r) {
+			continue // an enclosure's light finds no server in it
 		}
 		change, lit, ok := light(r, on)
 		if !ok {

@@ -65,6 +65,9 @@ func (c *Client) LogServices(ctx context.Context) (_ []string, err error) {
 	owners := []string{h.uri}
 	owners = append(owners, h.others...)
 	for _, coll := range []string{"Managers", "Chassis"} {
+		if h.shares && coll == "Managers" {
+			continue // the manager's logs tell of all its servers, and don't say of which
+		}
 		list, err := c.conn.members(ctx, orDefault(root.link(coll), "/redfish/v1/"+coll))
 		if err != nil {
 			return nil, err
@@ -78,6 +81,9 @@ func (c *Client) LogServices(ctx context.Context) (_ []string, err error) {
 	for _, uri := range owners {
 		r, err := c.conn.get(ctx, uri)
 		if err == nil {
+			if h.shares && strings.HasPrefix(normalURI(uri), "/redfish/v1/Chassis/") && !h.holds(r) {
+				continue
+			}
 			var list []*resource
 			list, err = c.conn.members(ctx, r.link("LogServices"))
 			for _, m := range list {

@@ -100,7 +100,13 @@ func inserted(r *resource) bool {
 // cdSlot finds the virtual drive that takes a CD image: of the system, else of its manager. Makers moved it over the years.
 func (c *Client) cdSlot(ctx context.Context, h *host) (*resource, error) {
 	for _, owner := range append([]string{h.uri}, h.managers...) {
+		if owner != h.uri && h.shares {
+			break // the manager's drive may be another server's
+		}
 		r, err := c.conn.get(ctx, owner)
+		if err == nil && owner == h.uri {
+			err = c.ours(r)
+		}
 		if err != nil {
 			return nil, err
 		}

@@ -81,6 +81,9 @@ func (c *Client) SetBootOrder(ctx context.Context, refs []string) (err error) {
 	if err != nil {
 		return err
 	}
+	if err := c.ours(sys); err != nil {
+		return err
+	}
 	uri, shown := h.uri, stringsOf(sys.at("Boot", "BootOrder"))
 	if s := sys.link("@Redfish.Settings", "SettingsObject"); s != "" {
 		if r, err := c.conn.get(ctx, s); err == nil {

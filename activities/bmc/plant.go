@@ -3,7 +3,6 @@ package bmc
 import (
 	"context"
 	"fmt"
-	"slices"
 	"time"
 
 	"github.com/stmcginnis/gofish/schemas"
@@ -158,7 +157,7 @@ func (c *Client) readSource(ctx context.Context, s source, bodies map[string]*re
 		var err error
 		if r, err = c.conn.get(ctx, s.uri); err != nil {
 			if isKind(err, ErrNotFound) {
-				c.conn.setPlan(nil)
+				c.conn.forgetPlans()
 			}
 			return nil, lenient(s.uri, err)
 		}
@@ -205,16 +204,17 @@ func nameApart(units []Unit) {
 	}
 }
 
-func (c *conn) setPlan(p *plan) {
+// forgetPlans makes the plans be made anew.
+func (c *conn) forgetPlans() {
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	c.plan = p
+	clear(c.plans)
 }
 
 // planned finds where the plant is shown, or remembers it.
 func (c *Client) planned(ctx context.Context) (*plan, error) {
 	c.conn.mu.Lock()
-	p := c.conn.plan
+	p := c.conn.plans[c.which()]
 	c.conn.mu.Unlock()
 	if p != nil && now().Sub(p.found) < planFor {
 		return p, nil
@@ -233,9 +233,7 @@ func (c *Client) planned(ctx context.Context) (*plan, error) {
 	}
 	p = &plan{found: now()}
 	for _, ch := range chassis {
-		if hosts := ch.links("Links", "ComputerSystems"); h != nil && len(hosts) > 0 && !slices.ContainsFunc(hosts, func(u string) bool {
-			return sameURI(u, h.uri) || slices.ContainsFunc(h.others, func(o string) bool { return sameURI(o, u) })
-		}) {
+		if h != nil && !h.holds(ch) {
 			continue // of another server of the same enclosure
 		}
 		found, err := c.sourcesOf(ctx, ch)
@@ -244,7 +242,9 @@ func (c *Client) planned(ctx context.Context) (*plan, error) {
 		}
 		p.sources = append(p.sources, found...)
 	}
-	c.conn.setPlan(p)
+	c.conn.mu.Lock()
+	defer c.conn.mu.Unlock()
+	c.conn.plans[c.which()] = p
 	return p, nil
 }
 

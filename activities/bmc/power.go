@@ -66,6 +66,9 @@ func (c *Client) Power(ctx context.Context) (_ PowerState, err error) {
 
 func (c *Client) power(ctx context.Context, h *host) (PowerState, error) {
 	r, err := c.conn.get(ctx, h.uri)
+	if err == nil {
+		err = c.ours(r)
+	}
 	if err != nil {
 		return PowerUnknown, err
 	}

@@ -38,8 +38,15 @@ func (c *Client) Sensors(ctx context.Context) (_ []Reading, err error) {
 	if err != nil {
 		return nil, err
 	}
+	h, err := c.find(ctx)
+	if err != nil && !isKind(err, ErrNoHost) {
+		return nil, err
+	}
 	var out []Reading
 	for _, ch := range chassis {
+		if h != nil && h.shares && !h.holds(ch) {
+			continue
+		}
 		list, err := c.conn.collect(ctx, ch.link("Sensors"), lenient)
 		if err != nil {
 			return nil, err

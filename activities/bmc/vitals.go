@@ -20,5 +20,8 @@ func (c *Client) Vitals(ctx context.Context) (_ Vitals, err error) {
 	if err != nil {
 		return Vitals{Power: PowerUnknown}, err
 	}
+	if err := c.ours(r); err != nil {
+		return Vitals{Power: PowerUnknown}, err
+	}
 	return Vitals{Power: powerOf(r), Progress: r.str("BootProgress", "LastState"), Health: r.str("Status", "Health")}, nil
 }

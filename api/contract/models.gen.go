@@ -1017,12 +1017,17 @@ type NewServer struct {
 	// BmcAddress https://host[:port]
 	BmcAddress string `json:"bmc_address"`
 
-	// BmcPassword Kept sealed and never shown
-	BmcPassword string `json:"bmc_password"`
+	// BmcPassword Kept sealed and never shown. May be left out like bmc_username
+	BmcPassword string `json:"bmc_password,omitempty"`
 
 	// BmcProtocol Absent = redfish
 	BmcProtocol string `json:"bmc_protocol,omitempty"`
-	BmcUsername string `json:"bmc_username"`
+
+	// BmcSystem Where the BMC serves several servers, the id of the Redfish system that is this one; every server but the first of a BMC must have it
+	BmcSystem string `json:"bmc_system,omitempty"`
+
+	// BmcUsername May be left out where another server of the same BMC is enrolled: they have one account
+	BmcUsername string `json:"bmc_username,omitempty"`
 
 	// Cluster With another backend than node: the cluster that it is a node of, under its name
 	Cluster     Name     `json:"cluster,omitempty"`
@@ -1460,7 +1465,10 @@ type Server struct {
 	Backend     string `json:"backend"`
 	BmcAddress  string `json:"bmc_address"`
 	BmcProtocol string `json:"bmc_protocol"`
-	BootId      string `json:"boot_id"`
+
+	// BmcSystem The Redfish system that it is, where its BMC serves several servers; else empty
+	BmcSystem string `json:"bmc_system"`
+	BootId    string `json:"boot_id"`
 
 	// Cluster The cluster that it is a node of; empty with backend node
 	Cluster string `json:"cluster"`

@@ -9,10 +9,10 @@ import (
 	"gpupool/schema/secret"
 )
 
-// BMCLogin is the row of a server's BMC credential. Passwords are sealed; the pending one is there only while a rotation
-// is under way. Version rises with every write.
+// BMCLogin is the row of a BMC's credential, one for all servers behind it. Passwords are sealed; the pending one is there only
+// while a rotation is under way. Version rises with every write.
 type BMCLogin struct {
-	Server       string
+	Server       string // the one that holds the row; passwords are sealed for it
 	Username     string
 	KeyID        string
 	Sealed       string
@@ -22,10 +22,13 @@ type BMCLogin struct {
 	RotatedAt    schema.Instant
 }
 
+// loginOf finds the credential of the BMC of a server, whichever of its servers holds it.
+const loginOf = `SELECT c.* FROM bmc_credentials c JOIN servers h ON h.id = c.server WHERE h.bmc_address = (SELECT bmc_address FROM servers WHERE id = ?) ORDER BY c.server LIMIT 1`
+
 // BMCLogin reads it.
 func (s *Store) BMCLogin(ctx context.Context, server string) (BMCLogin, error) {
 	var row BMCLogin
-	if err := s.read(ctx).Raw("SELECT * FROM bmc_credentials WHERE server = ?", server).Scan(&row).Error; err != nil {
+	if err := s.read(ctx).Raw(loginOf, server).Scan(&row).Error; err != nil {
 		return row, err
 	}
 	if row.Server == "" {
@@ -63,12 +66,16 @@ func (s *Store) SetBMCLogin(ctx context.Context, server, user, password string, 
 		if err != nil {
 			return err
 		}
-		keyID, sealed, err := ring.Seal([]byte(password), v.ID)
+		var held BMCLogin
+		if err := tx.db.Raw(loginOf, v.ID).Scan(&held).Error; err != nil {
+			return err
+		}
+		keyID, sealed, err := ring.Seal([]byte(password), held.Server)
 		if err != nil {
 			return err
 		}
 		if err := tx.update("BMC credential of server", v.Name, `UPDATE bmc_credentials SET username = CASE WHEN ? = '' THEN username ELSE ? END, key_id = ?, sealed = ?, pending_key_id = '', pending = '',
-			version = version + 1, updated_at = ? WHERE server = ?`, user, user, keyID, sealed, tx.now, v.ID); err != nil {
+			version = version + 1, updated_at = ? WHERE server = ?`, user, user, keyID, sealed, tx.now, held.Server); err != nil {
 			return err
 		}
 		tx.Emit(schema.Event{Kind: schema.EventServerBMC, Subject: v.ID, Server: v.ID, By: by}, map[string]any{"what": "credential-set"})
@@ -76,13 +83,13 @@ func (s *Store) SetBMCLogin(ctx context.Context, server, user, password string, 
 	})
 }
 
-// BMCLoginsDue lists the servers of a site whose password was not changed since before, and those whose rotation was cut
-// off, the oldest first. Retired servers are nobody's any more.
+// BMCLoginsDue lists a server of each BMC of a site whose password was not changed since before, or whose rotation was cut off,
+// the oldest first. Retired servers are nobody's any more.
 func (s *Store) BMCLoginsDue(ctx context.Context, site string, before schema.Instant) ([]string, error) {
 	var out []string
-	return out, s.read(ctx).Raw(`SELECT c.server FROM bmc_credentials c JOIN servers v ON v.id = c.server
-		WHERE v.site = ? AND v.phase IN ('available','draining','repairing') AND (c.pending <> '' OR CASE WHEN c.rotated_at > 0 THEN c.rotated_at ELSE v.created_at END < ?)
-		ORDER BY c.rotated_at, c.server`, site, before).Scan(&out).Error
+	return out, s.read(ctx).Raw(`SELECT MIN(v.id) FROM bmc_credentials c JOIN servers h ON h.id = c.server JOIN servers v ON v.bmc_address = h.bmc_address
+		WHERE v.site = ? AND v.phase IN ('available','draining','repairing') AND (c.pending <> '' OR CASE WHEN c.rotated_at > 0 THEN c.rotated_at ELSE h.created_at END < ?)
+		GROUP BY c.server, c.rotated_at ORDER BY c.rotated_at, c.server`, site, before).Scan(&out).Error
 }
 
 // BMCState is what all processes of a site know of one BMC. Sealed holds its session and login budget, as keys.

@@ -22,7 +22,8 @@ type NewServer struct {
 	Arch                     string // empty = x86_64
 	BMCAddress               string
 	BMCProtocol              string // empty = redfish
-	BMCUsername, BMCPassword string
+	BMCSystem                string // the Redfish system that it is, where the BMC serves several servers; empty = it is found by its serial
+	BMCUsername, BMCPassword string // may be empty where another server of the same BMC is enrolled
 	Model                    string
 	Accelerators             int
 	CPUs                     int
@@ -35,6 +36,9 @@ type NewServer struct {
 
 // NamePattern is what names of servers, racks, sites, regions, tenants, projects and specs look like.
 var NamePattern = regexp.MustCompile(`^[a-z0-9]([a-z0-9._-]{0,61}[a-z0-9])?$`)
+
+// systemPattern is what the id of a Redfish system looks like.
+var systemPattern = regexp.MustCompile(`^[A-Za-z0-9._~:-]{1,128}$`)
 
 const nameRight = "1 to 63 of a-z 0-9 . _ -, beginning and ending with a letter or digit"
 
@@ -70,11 +74,8 @@ func (n *NewServer) check(at string) error {
 		return schema.Invalid(at+"bmc_address", n.BMCAddress, "https://host[:port], with no path and no password in it")
 	}
 	n.BMCAddress = u.Scheme + "://" + strings.ToLower(u.Host)
-	if n.BMCUsername == "" {
-		return schema.Invalid(at+"bmc_username", n.BMCUsername, "the BMC account's name")
-	}
-	if n.BMCPassword == "" {
-		return &schema.Error{Code: schema.CodeInvalid, Field: at + "bmc_password", Message: "is empty", Hint: "the BMC account's password"}
+	if n.BMCSystem != "" && (!systemPattern.MatchString(n.BMCSystem) || n.BMCProtocol != "redfish") {
+		return schema.Invalid(at+"bmc_system", n.BMCSystem, "with protocol redfish the id of one of the BMC's systems, like Node2: the last part of its path below /redfish/v1/Systems")
 	}
 	if len(n.MACs) == 0 {
 		return schema.Invalid(at+"macs", "", "at least the MAC of the interface that boots, like 0c:42:a1:00:00:01")
@@ -130,7 +131,7 @@ func (s *Store) EnrollServers(ctx context.Context, by string, ring *secret.Ring,
 		if err := in[i].check(at); err != nil {
 			return nil, err
 		}
-		keys := [][2]string{{"name", in[i].Name}, {"serial", strings.ToUpper(in[i].Serial)}, {"bmc_address", in[i].BMCAddress}}
+		keys := [][2]string{{"name", in[i].Name}, {"serial", strings.ToUpper(in[i].Serial)}}
 		for _, m := range in[i].MACs {
 			keys = append(keys, [2]string{"macs", m})
 		}
@@ -144,13 +145,13 @@ func (s *Store) EnrollServers(ctx context.Context, by string, ring *secret.Ring,
 	var out []schema.Server
 	err := s.Write(ctx, func(tx *Tx) error {
 		out = nil
-		for i, n := range in {
+		for i, n := range in { // those behind one BMC find each other in the record
 			at := fmt.Sprintf("servers[%d].", i)
 			if len(in) == 1 {
 				at = ""
 			}
 			// A serial is the same however it was typed: two entries for one machine would wipe it twice.
-			for _, k := range []struct{ field, where, value string }{{"name", "name = ?", n.Name}, {"serial", "upper(serial) = upper(?)", n.Serial}, {"bmc_address", "bmc_address = ?", n.BMCAddress}} {
+			for _, k := range []struct{ field, where, value string }{{"name", "name = ?", n.Name}, {"serial", "upper(serial) = upper(?)", n.Serial}} {
 				var other string
 				if err := tx.db.Raw("SELECT name FROM servers WHERE "+k.where, k.value).Scan(&other).Error; err != nil {
 					return err
@@ -160,9 +161,16 @@ func (s *Store) EnrollServers(ctx context.Context, by string, ring *secret.Ring,
 				}
 			}
 			v := schema.Server{ID: NewID("srv", tx.now), Name: n.Name, Region: n.Region, Site: n.Site, Rack: n.Rack, Unit: n.Unit, Serial: n.Serial, MACs: strings.Join(n.MACs, ","),
-				Arch: n.Arch, BMCAddress: n.BMCAddress, BMCProtocol: n.BMCProtocol, Model: n.Model, Accelerators: n.Accelerators, CPUs: n.CPUs, MemoryBytes: n.MemoryBytes,
+				Arch: n.Arch, BMCAddress: n.BMCAddress, BMCProtocol: n.BMCProtocol, BMCSystem: n.BMCSystem, BMCPlace: n.bmcPlace(), Model: n.Model, Accelerators: n.Accelerators, CPUs: n.CPUs, MemoryBytes: n.MemoryBytes,
 				Profile: n.Profile, Backend: n.Backend, Cluster: n.Cluster, NVLinkDomain: n.NVLinkDomain, Phase: schema.PhaseEnrolled, CreatedAt: tx.now, UpdatedAt: tx.now}
+			neighbour, err := tx.placeAtBMC(at, n)
+			if err != nil {
+				return err
+			}
 			if err := tx.db.Create(&v).Error; err != nil {
+				return err
+			}
+			if err := tx.keepBMCLogin(at, n, v.ID, neighbour, ring); err != nil {
 				return err
 			}
 			for _, m := range n.MACs {
@@ -177,13 +185,6 @@ func (s *Store) EnrollServers(ctx context.Context, by string, ring *secret.Ring,
 					return err
 				}
 			}
-			keyID, sealed, err := ring.Seal([]byte(n.BMCPassword), v.ID)
-			if err != nil {
-				return err
-			}
-			if _, err := tx.exec("INSERT INTO bmc_credentials (server, username, key_id, sealed, updated_at) VALUES (?, ?, ?, ?, ?)", v.ID, n.BMCUsername, keyID, sealed, tx.now); err != nil {
-				return err
-			}
 			tx.Emit(schema.Event{Kind: schema.EventServerEnrolled, Subject: v.ID, Server: v.ID, By: by}, map[string]any{"name": v.Name, "serial": v.Serial})
 			out = append(out, v)
 		}
@@ -197,14 +198,11 @@ func (s *Store) EnrollServers(ctx context.Context, by string, ring *secret.Ring,
 
 // BMCCredential opens the sealed password of a server's BMC.
 func (s *Store) BMCCredential(ctx context.Context, server string, ring *secret.Ring) (username, password string, err error) {
-	var row struct{ Username, KeyID, Sealed string }
-	if err := s.read(ctx).Raw("SELECT username, key_id, sealed FROM bmc_credentials WHERE server = ?", server).Scan(&row).Error; err != nil {
+	row, err := s.BMCLogin(ctx, server)
+	if err != nil {
 		return "", "", err
 	}
-	if row.Sealed == "" {
-		return "", "", schema.NotFound("BMC credential of server", server)
-	}
-	plain, err := ring.Open(row.KeyID, row.Sealed, server)
+	plain, err := ring.Open(row.KeyID, row.Sealed, row.Server)
 	if err != nil {
 		return "", "", fmt.Errorf("BMC credential of %s: %w", server, err)
 	}

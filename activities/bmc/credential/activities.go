@@ -43,7 +43,7 @@ func (a *Activities) RotateLogin(ctx context.Context, server string) error {
 	if err != nil {
 		return temporalerr.Wrap(err)
 	}
-	c, err := a.Pool.Controller(bmc.Endpoint{Address: v.BMCAddress, Serial: v.Serial, Protocol: bmc.Protocol(v.BMCProtocol), Credential: a.Logins.For(v.ID)})
+	c, err := a.Pool.Controller(bmc.Endpoint{Address: v.BMCAddress, SystemID: v.BMCSystem, Serial: v.Serial, Protocol: bmc.Protocol(v.BMCProtocol), Credential: a.Logins.For(v.ID)})
 	if err != nil {
 		return temporalerr.Wrap(err)
 	}

@@ -11,6 +11,7 @@
 package credential
 
 import (
+	"cmp"
 	"context"
 	"crypto/rand"
 	"errors"
@@ -23,11 +24,14 @@ import (
 
 // Row is one server's credential as a database keeps it. Pending fields are empty outside of a rotation.
 type Row struct {
+	Holder                string // the server that the passwords are sealed for, where a BMC serves several; "" = the one asked for
 	User                  string
 	KeyID, Sealed         string
 	PendingKeyID, Pending string
 	Version               int64 // rises with every write
 }
+
+func (r Row) holder(server string) string { return cmp.Or(r.Holder, server) }
 
 // Rows is where rows are kept. Put fails with [ErrChanged] when the row isn't at row.Version any more; else it is durable
 // when Put returns, at row.Version+1.
@@ -57,7 +61,7 @@ func (s *Store) Set(ctx context.Context, server, user string, password bmc.Secre
 	if err != nil {
 		return fmt.Errorf("set bmc credential of %s: %w", server, err)
 	}
-	if row.KeyID, row.Sealed, err = s.keys.Seal([]byte(password), server); err != nil {
+	if row.KeyID, row.Sealed, err = s.keys.Seal([]byte(password), row.holder(server)); err != nil {
 		return fmt.Errorf("set bmc credential of %s: %w", server, err)
 	}
 	row.User, row.PendingKeyID, row.Pending = user, "", ""
@@ -74,7 +78,7 @@ func (s *Store) Login(ctx context.Context, server string) (bmc.Login, error) {
 }
 
 func (s *Store) open(server string, row Row) (bmc.Login, error) {
-	plain, err := s.keys.Open(row.KeyID, row.Sealed, server)
+	plain, err := s.keys.Open(row.KeyID, row.Sealed, row.holder(server))
 	if err != nil {
 		return bmc.Login{}, fmt.Errorf("bmc credential of %s: %w", server, err)
 	}
@@ -82,7 +86,7 @@ func (s *Store) open(server string, row Row) (bmc.Login, error) {
 	if row.Pending == "" {
 		return l, nil
 	}
-	pending, err := s.keys.Open(row.PendingKeyID, row.Pending, pendingContext(server))
+	pending, err := s.keys.Open(row.PendingKeyID, row.Pending, pendingContext(row.holder(server)))
 	if err != nil {
 		return bmc.Login{}, fmt.Errorf("pending bmc credential of %s: %w", server, err)
 	}
@@ -109,11 +113,11 @@ func (s *Store) Reseal(ctx context.Context, server string) (bool, error) {
 	if err != nil {
 		return false, err
 	}
-	if row.KeyID, row.Sealed, err = s.keys.Seal([]byte(l.Password), server); err != nil {
+	if row.KeyID, row.Sealed, err = s.keys.Seal([]byte(l.Password), row.holder(server)); err != nil {
 		return false, err
 	}
 	if l.Pending != nil {
-		if row.PendingKeyID, row.Pending, err = s.keys.Seal([]byte(l.Pending.Password), pendingContext(server)); err != nil {
+		if row.PendingKeyID, row.Pending, err = s.keys.Seal([]byte(l.Pending.Password), pendingContext(row.holder(server))); err != nil {
 			return false, err
 		}
 	}

@@ -23,7 +23,7 @@ func (s *Store) Rotate(ctx context.Context, c bmc.Account, server string) error 
 	if err != nil {
 		return err
 	}
-	if row.PendingKeyID, row.Pending, err = s.keys.Seal([]byte(next), pendingContext(server)); err != nil {
+	if row.PendingKeyID, row.Pending, err = s.keys.Seal([]byte(next), pendingContext(row.holder(server))); err != nil {
 		return fmt.Errorf("rotate bmc password of %s: %w", server, err)
 	}
 	if err := s.rows.Put(ctx, server, row); err != nil {
@@ -84,7 +84,7 @@ func (s *Store) settle(ctx context.Context, c bmc.Account, server string, pendin
 			return err // it can't be told now; the record stays as it is
 		}
 		if try.Password == l.Pending.Password {
-			if row.KeyID, row.Sealed, err = s.keys.Seal([]byte(try.Password), server); err != nil {
+			if row.KeyID, row.Sealed, err = s.keys.Seal([]byte(try.Password), row.holder(server)); err != nil {
 				return err
 			}
 		}

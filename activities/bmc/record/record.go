@@ -88,7 +88,7 @@ var _ credential.Rows = Rows{}
 // Get reads a server's row.
 func (r Rows) Get(ctx context.Context, server string) (credential.Row, error) {
 	l, err := r.Store.BMCLogin(ctx, server)
-	return credential.Row{User: l.Username, KeyID: l.KeyID, Sealed: l.Sealed, PendingKeyID: l.PendingKeyID, Pending: l.Pending, Version: l.Version}, err
+	return credential.Row{Holder: l.Server, User: l.Username, KeyID: l.KeyID, Sealed: l.Sealed, PendingKeyID: l.PendingKeyID, Pending: l.Pending, Version: l.Version}, err
 }
 
 // Put writes it; credential.ErrChanged where another writer was faster. A row whose pending password became the one that

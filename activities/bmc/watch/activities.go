@@ -145,7 +145,7 @@ func (a *Activities) list(ctx context.Context, site string, w *Watcher, keep *ke
 			}
 		}
 		targets = append(targets, Target{Server: v.ID, Memory: memories[v.ID],
-			Endpoint: bmc.Endpoint{Address: v.BMCAddress, Serial: v.Serial, Protocol: bmc.Protocol(v.BMCProtocol), Credential: a.Credential(v.ID)}})
+			Endpoint: bmc.Endpoint{Address: v.BMCAddress, SystemID: v.BMCSystem, Serial: v.Serial, Protocol: bmc.Protocol(v.BMCProtocol), Credential: a.Credential(v.ID)}})
 	}
 	w.Set(targets)
 	keep.only(targets)

@@ -124,7 +124,7 @@ func (w *Watcher) Set(targets []Target) {
 	now := time.Now()
 	for _, t := range targets {
 		want[t.Server] = true
-		if have := w.targets[t.Server]; have != nil && have.Endpoint.Address == t.Endpoint.Address {
+		if have := w.targets[t.Server]; have != nil && have.Endpoint.Address == t.Endpoint.Address && have.Endpoint.SystemID == t.Endpoint.SystemID && have.Endpoint.Serial == t.Endpoint.Serial {
 			continue
 		} else if have != nil {
 			w.leave(have)
@@ -202,8 +202,26 @@ func (w *Watcher) ReadNow(server string) {
 	w.mu.Lock()
 	defer w.mu.Unlock()
 	if t := w.targets[server]; t != nil {
-		w.hasten(t)
+		w.hastenAll(t)
 	}
+}
+
+// hastenAll hastens every server behind a BMC: its events don't say reliably which one they are about. The caller holds mu.
+func (w *Watcher) hastenAll(t *watched) {
+	for _, o := range w.behind(t) {
+		w.hasten(o)
+	}
+}
+
+// behind are the targets of a target's BMC, itself among them. The caller holds mu.
+func (w *Watcher) behind(t *watched) []*watched {
+	out := []*watched{t}
+	for _, o := range w.targets {
+		if o != t && o.Endpoint.Address == t.Endpoint.Address {
+			out = append(out, o)
+		}
+	}
+	return out
 }
 
 // hasten makes the next read come at once, and deep. The caller holds mu.
@@ -304,6 +322,11 @@ func (w *Watcher) startListening(t *watched) bool {
 	if t.gone || t.slow || t.listen != notListening || time.Now().Before(t.again) {
 		return false
 	}
+	for _, o := range w.behind(t) {
+		if o != t && (o.listen != notListening || o.pushes) {
+			return false // one listens for all servers of a BMC
+		}
+	}
 	t.listen = isListening
 	return true
 }
@@ -329,7 +352,7 @@ func (w *Watcher) hear(ctx context.Context, t *watched) {
 		err = c.Events(ctx, func(bmc.Event) {
 			w.mu.Lock()
 			defer w.mu.Unlock()
-			w.hasten(t)
+			w.hastenAll(t)
 		})
 		if errors.Is(err, bmc.ErrUnsupported) && w.cfg.Push != nil {
 			err = c.Subscribe(ctx, subscription(t.Server), func(ctx context.Context, have string) (string, error) { return w.cfg.Push(ctx, t.Server, have) })

@@ -40,7 +40,8 @@ func (a *app) serverEnroll() *cobra.Command {
 A file is YAML or JSON (servers: and a list) or CSV (a header line), told by its ending; - is standard input, as YAML.
 It is checked whole first: either all its servers are enrolled or none.
 
-The BMC's password comes from --bmc-password-file, from GPUPOOL_BMC_PASSWORD, or is asked for.`,
+The BMC's password comes from --bmc-password-file, from GPUPOOL_BMC_PASSWORD, or is asked for. Where one BMC serves several servers
+(blades, two-node chassis) each but the first names its own with --bmc-system, and needs neither user nor password.`,
 		Example: `  gpupool server enroll -f rack12.yaml
   gpupool server enroll r12s03 --region eu --site ams1 --rack r12 --serial J1X2Y3 --mac 0c:42:a1:00:00:01 \
       --bmc https://10.0.12.3 --bmc-user gpupool --model nvidia-h100-80gb --accelerators 8`,
@@ -57,8 +58,10 @@ The BMC's password comes from --bmc-password-file, from GPUPOOL_BMC_PASSWORD, or
 				got, err = enrollFile(cmd, c, file)
 			} else {
 				in.Name, in.MemoryBytes = args[0], memory.bytes
-				if in.BmcPassword, err = bmcPassword(cmd, passwordFile); err != nil {
-					return err
+				if in.BmcSystem == "" || in.BmcUsername != "" { // else the one of the BMC's other servers
+					if in.BmcPassword, err = bmcPassword(cmd, passwordFile); err != nil {
+						return err
+					}
 				}
 				var one contract.Server
 				one, err = call.Do[contract.Server](c.EnrollServer(cmd.Context(), in))
@@ -90,6 +93,7 @@ The BMC's password comes from --bmc-password-file, from GPUPOOL_BMC_PASSWORD, or
 	f.StringVar(&in.Arch, "arch", "", "x86_64 or arm64")
 	f.StringVar(&in.BmcAddress, "bmc", "", "the BMC's address, https://host[:port]")
 	f.StringVar(&in.BmcProtocol, "bmc-protocol", "", "redfish or ipmi")
+	f.StringVar(&in.BmcSystem, "bmc-system", "", "where the BMC serves several servers: the id of the Redfish system that is this one, such as Node2")
 	f.StringVar(&in.BmcUsername, "bmc-user", "", "the BMC's user")
 	f.StringVar(&passwordFile, "bmc-password-file", "", "file whose first line is the BMC's password")
 	f.StringVar(&in.Model, "model", "", "accelerator model ordered, such as nvidia-h100-80gb")
@@ -379,7 +383,7 @@ func showServer(w io.Writer, s contract.Server, steps contract.StepList, acc []s
 	f.put("Hardware", strings.TrimSpace(s.Manufacturer+" "+s.Product))
 	f.put("Serial", s.Serial)
 	f.put("Ordered", fmt.Sprintf("%d x %s", s.Accelerators, s.Model))
-	f.put("BMC", s.BmcAddress+" ("+s.BmcProtocol+")")
+	f.put("BMC", strings.TrimSpace(s.BmcAddress+" ("+s.BmcProtocol+") "+s.BmcSystem))
 	f.put("MACs", strings.Join(s.Macs, " "))
 	f.put("Backend", strings.TrimSpace(s.Backend+" "+s.Cluster))
 	f.put("Agent seen", words.Ago(s.AgentSeen, now))

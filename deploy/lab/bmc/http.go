@@ -117,7 +117,7 @@ func (s *Server) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	spoiled := f.Status != 0 || f.Replace != nil
 	var rep *reply
 	if !spoiled || f.AfterApply {
-		rep = s.handle(r, path, body)
+		rep = s.answer(r, path, body)
 	}
 	if f.Drop {
 		panic(http.ErrAbortHandler)
@@ -211,6 +211,20 @@ func redact(body []byte) string {
 	d["Password"] = "***"
 	b, _ := json.Marshal(d)
 	return string(b)
+}
+
+// answer hands a request to the server behind this BMC that it is about, once it is let in, or to this one.
+func (s *Server) answer(r *http.Request, path string, body []byte) *reply {
+	if s.behind == nil || s.behind(r) == nil {
+		return s.handle(r, path, body)
+	}
+	s.mu.Lock()
+	rep := s.authenticate(r)
+	s.mu.Unlock()
+	if rep != nil {
+		return rep
+	}
+	return s.behind(r).handle(pass(r), path, body)
 }
 
 // handle answers a request that no rule spoils.

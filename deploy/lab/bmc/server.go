@@ -51,6 +51,8 @@ type Server struct {
 	pushes     map[string]bool      // subscriptions made here, by path
 	bmcDown    time.Time            // Manager.Reset: 503 until then
 
+	behind func(*http.Request) *Server // of an enclosure: the server behind this BMC that a request is about; nil = this one
+
 	queue   []func()
 	running bool
 	closed  bool

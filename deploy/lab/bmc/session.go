@@ -110,6 +110,9 @@ func (s *Server) verify(user, password string) bool {
 
 // authenticate answers nil for a request that may pass. The caller holds mu.
 func (s *Server) authenticate(r *http.Request) *reply {
+	if r.Context().Value(passed{}) != nil {
+		return nil
+	}
 	s.expire()
 	if token := r.Header.Get("X-Auth-Token"); token != "" {
 		if x, ok := s.sessions[token]; ok {
