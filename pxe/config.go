@@ -6,7 +6,6 @@ import (
 	"log/slog"
 	"net"
 	"net/netip"
-	"net/url"
 	"slices"
 	"strings"
 	"time"
@@ -15,6 +14,7 @@ import (
 	"gpupool/pxe/dhcp"
 	"gpupool/pxe/lease"
 	"gpupool/pxe/ndisc"
+	"gpupool/schema"
 )
 
 // Off as a listen address leaves a service out.
@@ -152,7 +152,7 @@ func (c Config) resolve() (dhcp.Config, error) {
 		bad("root: want the folder of boot files")
 	}
 	for field, u := range map[string]string{"url": c.URL, "api_url": c.APIURL} {
-		if p, err := url.Parse(u); u != "" && (err != nil || p.Host == "" || p.Scheme != "http" && p.Scheme != "https") {
+		if _, ok := schema.ParseURL(u); u != "" && !ok {
 			bad("%s: %q: want http://host:port or https://host", field, u)
 		}
 	}
@@ -170,7 +170,7 @@ func (c Config) resolve() (dhcp.Config, error) {
 		if a, err := netip.ParseAddr(c.IPv6.Address); err != nil || !a.Is6() || a.Is4In6() {
 			bad("ipv6.address: %q: want this server's IPv6 address as its clients reach it, as 2001:db8:0:1::2", c.IPv6.Address)
 		}
-		if p, err := url.Parse(c.IPv6.URL); c.IPv6.URL != "" && (err != nil || p.Host == "" || p.Scheme != "http" && p.Scheme != "https") {
+		if _, ok := schema.ParseURL(c.IPv6.URL); c.IPv6.URL != "" && !ok {
 			bad("ipv6.url: %q: want http://[address]:port or https://host", c.IPv6.URL)
 		}
 	}

@@ -9,6 +9,8 @@ import (
 	"net/url"
 	"strings"
 	"time"
+
+	"gpupool/schema"
 )
 
 // Protocol is how a BMC is spoken to.
@@ -124,7 +126,7 @@ func (t Timing) withDefaults() Timing {
 // parseAddress checks a Redfish address and drops what isn't scheme and host.
 func parseAddress(address string) (*url.URL, error) {
 	u, err := url.Parse(address)
-	if err != nil || u.Host == "" || u.Scheme != "https" && u.Scheme != "http" {
+	if err != nil || !schema.ValidHost(u) || u.Scheme != "https" && u.Scheme != "http" {
 		return nil, fmt.Errorf("bmc address %q: want https://host[:port]", address)
 	}
 	if u.User != nil {

@@ -41,7 +41,7 @@ func (r Rules) Check(address string) error {
 	}
 	u, err := url.Parse(address)
 	switch {
-	case err != nil || len(address) > maxURL || u.Hostname() == "" || u.Fragment != "" || u.Opaque != "":
+	case err != nil || len(address) > maxURL || !schema.ValidHost(u) || u.Fragment != "" || u.Opaque != "":
 		return schema.Invalid("url", address, right)
 	case u.Scheme != "https" && (u.Scheme != "http" || !r.HTTP):
 		return schema.Invalid("url", address, right)

@@ -70,7 +70,7 @@ func (n *NewServer) check(at string) error {
 		return schema.Invalid(at+"bmc_protocol", n.BMCProtocol, "redfish or ipmi")
 	}
 	u, err := url.Parse(n.BMCAddress)
-	if err != nil || (u.Scheme != "https" && u.Scheme != "http" && u.Scheme != "ipmi") || u.Host == "" || u.User != nil || (u.Path != "" && u.Path != "/") {
+	if err != nil || (u.Scheme != "https" && u.Scheme != "http" && u.Scheme != "ipmi") || !schema.ValidHost(u) || u.User != nil || (u.Path != "" && u.Path != "/") {
 		return schema.Invalid(at+"bmc_address", n.BMCAddress, "https://host[:port], with no path and no password in it")
 	}
 	n.BMCAddress = u.Scheme + "://" + strings.ToLower(u.Host)

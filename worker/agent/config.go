@@ -8,11 +8,11 @@ import (
 	"log/slog"
 	"net"
 	"net/http"
-	"net/url"
 	"os"
 	"strings"
 	"time"
 
+	"gpupool/schema"
 	"gpupool/schema/agentproto"
 	"gpupool/worker/agent/accelerator"
 	"gpupool/worker/agent/image"
@@ -50,11 +50,11 @@ func ParsePhoneHome(b []byte) (PhoneHome, error) {
 }
 
 func (p PhoneHome) check() error {
-	u, err := url.Parse(p.API)
+	_, reachable := schema.ParseURL(p.API)
 	switch {
 	case p.Server == "" || strings.ContainsAny(p.Server, ": \t\r\n"):
 		return fmt.Errorf("phone-home file: server %q is not a server id", p.Server)
-	case err != nil || u.Host == "" || u.Scheme != "https" && u.Scheme != "http":
+	case !reachable:
 		return fmt.Errorf("phone-home file: api_url %q is not of the form https://host[:port]", p.API)
 	case p.Attempt < 0:
 		return fmt.Errorf("phone-home file: attempt %d is negative", p.Attempt)

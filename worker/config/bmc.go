@@ -1,7 +1,6 @@
 package config
 
 import (
-	"net/url"
 	"time"
 )
 
@@ -27,7 +26,6 @@ func (b *BMC) fill() {
 func (b BMC) validate(v *checks) {
 	v.that(b.WatchInterval >= time.Second && b.WatchInterval <= time.Hour, "bmc.watch_interval", b.WatchInterval, "1s to 1h")
 	v.that(b.ResetsPerDay >= -1 && b.ResetsPerDay <= 1000, "bmc.resets_per_day", b.ResetsPerDay, "1 to 1000, or -1 for no limit")
-	u, err := url.Parse(b.EventURL)
-	v.that(b.EventURL == "" || err == nil && u.Host != "" && (u.Scheme == "https" || u.Scheme == "http") && u.User == nil && u.RawQuery == "", "bmc.event_url", b.EventURL, "https://host[:port]")
+	v.url("bmc.event_url", b.EventURL)
 	v.that(b.RotateAfter == 0 || b.RotateAfter >= time.Hour, "bmc.rotate_after", b.RotateAfter, "at least 1h, or 0 for never")
 }

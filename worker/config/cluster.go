@@ -2,8 +2,9 @@ package config
 
 import (
 	"fmt"
-	"net/url"
 	"slices"
+
+	"gpupool/schema"
 )
 
 // ClusterKind is what a cluster is.
@@ -48,8 +49,8 @@ func (c Cluster) validate(v *checks, at string) {
 	v.that(c.Kind.Valid(), at+"kind", c.Kind, "slurm or kubernetes")
 	v.that(c.Owner == "" || name.MatchString(c.Owner), at+"owner", c.Owner, "1 to 63 of a-z, 0-9 and -, beginning and ending with a letter or digit")
 	if c.URL != "" {
-		u, err := url.Parse(c.URL)
-		v.that(err == nil && (u.Scheme == "http" || u.Scheme == "https") && u.Host != "", at+"url", c.URL, "slurmrestd's address, as in https://slurm.example.net:6820")
+		_, ok := schema.ParseURL(c.URL)
+		v.that(ok, at+"url", c.URL, "slurmrestd's address, as in https://slurm.example.net:6820")
 		v.that((c.TokenFile == "") != (c.JWTKeyFile == ""), at+"token_file", c.TokenFile, "set where jwt_key_file is not, and left out where it is, with url")
 	}
 	v.that(c.Kind != Kubernetes || c.Image != "", at+"image", c.Image, "set with kind kubernetes: what jobs run in")

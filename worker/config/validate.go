@@ -6,13 +6,14 @@ import (
 	"maps"
 	"net"
 	"net/netip"
-	"net/url"
 	"path/filepath"
 	"regexp"
 	"slices"
 	"strconv"
 	"strings"
 	"time"
+
+	"gpupool/schema"
 )
 
 // name is what a region or a site may be called: it becomes part of task queue names and addresses.
@@ -235,9 +236,8 @@ func (v *checks) url(field, value string) {
 	if value == "" {
 		return
 	}
-	u, err := url.Parse(value)
-	v.that(err == nil && (u.Scheme == "http" || u.Scheme == "https") && u.Host != "" && u.RawQuery == "" && u.User == nil,
-		field, value, "an http or https address without a query, as in https://gpupool.example.net")
+	_, ok := schema.ParseURL(value)
+	v.that(ok, field, value, "an http or https address without a query, as in https://gpupool.example.net")
 }
 
 func (v *checks) pair(fieldA, a, fieldB, b string) {

@@ -3,8 +3,9 @@ package installer
 import (
 	"errors"
 	"fmt"
-	"net/url"
 	"strings"
+
+	"gpupool/schema"
 )
 
 // Config is what the boot script put on the kernel's command line.
@@ -50,7 +51,7 @@ func ParseCmdline(line string) (Config, error) {
 		if v == "" && name != "gpupool.user_data" {
 			continue
 		}
-		if u, err := url.Parse(v); err != nil || u.Host == "" || u.Scheme != "http" && u.Scheme != "https" {
+		if _, ok := schema.ParseURL(v); !ok {
 			errs = append(errs, fmt.Errorf("%s: %q: want a URL of the boot service, as its script gives", name, redact(v)))
 		}
 	}

@@ -37,8 +37,7 @@ func (e *unreachable) Unwrap() error { return e.err }
 const tokenLife = 2 * time.Minute
 
 func newREST(c Config) (*rest, error) {
-	u, err := url.Parse(c.URL)
-	if err != nil || u.Scheme != "http" && u.Scheme != "https" || u.Host == "" {
+	if _, ok := schema.ParseURL(c.URL); !ok {
 		return nil, schema.Invalid("url", c.URL, "slurmrestd's address, as in https://slurm.example.net:6820")
 	}
 	if (c.TokenFile == "") == (c.KeyFile == "") {

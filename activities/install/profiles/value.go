@@ -89,7 +89,7 @@ func (v Value) check(field string, given any) (any, error) {
 		}
 		return text, nil
 	case TypeURL:
-		if !isText || !urlForm.MatchString(text) {
+		if _, ok := schema.ParseURL(text); !isText || !ok || !urlForm.MatchString(text) {
 			return wrong("a URL such as http://deb.debian.org/debian, without ?, # or spaces")
 		}
 		return text, nil

@@ -6,7 +6,6 @@ import (
 	"fmt"
 	"io/fs"
 	"net"
-	"net/url"
 	"os"
 	"path/filepath"
 	"slices"
@@ -115,8 +114,8 @@ func resolve(urlFlag, name string) (Profile, error) {
 
 // checkURL refuses an address that is no http(s) URL, and one that would carry the token in clear over a network.
 func checkURL(s string) error {
-	u, err := url.Parse(s)
-	if err != nil || u.Host == "" || (u.Scheme != "http" && u.Scheme != "https") {
+	u, ok := schema.ParseURL(s)
+	if !ok {
 		return schema.Invalid("url", s, "https://host[:port], or http://127.0.0.1:port on this machine")
 	}
 	if u.Scheme == "http" && !loopback(u.Hostname()) && os.Getenv("GPUPOOL_INSECURE") == "" {
