@@ -66,10 +66,10 @@ e2e: ## a real virtual machine arrives through everything, whatever is done to i
 	@deploy/packages.sh e2e
 	GPUPOOL_E2E=all go test -count 1 -timeout 60m -v $(if $(RUN),-run '$(RUN)') ./cmd/gpupool/e2e
 
-netns: ## the boot service with other people's clients and firmware, in network namespaces; as root, 10 minutes
+netns: ## the boot service with other people's clients and firmware, in network namespaces; as root, 15 minutes
 	@deploy/packages.sh netns
 	@[ -e build/boot-files/SOURCES ] || deploy/pxe/boot-files.sh build/boot-files
-	go test -count 1 -tags netns -timeout 20m -v $(if $(RUN),-run '$(RUN)') ./pxe/realclients
+	go test -count 1 -tags netns -timeout 40m -v $(if $(RUN),-run '$(RUN)') ./pxe/realclients
 
 bench: binary ## measure; ONLY=group for one of system, engine, pxe, bmc, commit, ...; writes build/bench.json
 	@[ "$(ONLY)" != pxe ] || deploy/packages.sh netns

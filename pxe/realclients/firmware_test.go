@@ -246,21 +246,24 @@ func TestOVMFByHTTP(t *testing.T) {
 	s.wait(time.Second, boot.KindHTTP, v.mac, func(e schema.BootEvidence) bool { return e.Result == "ok" && e.What == "snponly.efi" })
 }
 
-// TestOVMFWithAProxyBesideDnsmasq: dnsmasq gives the addresses, and knows nothing of booting, or names a file of its own,
-// which EDK2 thinks less of than of a proxy's answer.
-func TestOVMFWithAProxyBesideDnsmasq(t *testing.T) {
+// TestFirmwareWithAProxyBesideDnsmasq: dnsmasq gives the addresses, and knows nothing of booting, or names a file of its own,
+// which EDK2 and iPXE think less of than of a proxy's answer.
+func TestFirmwareWithAProxyBesideDnsmasq(t *testing.T) {
 	need(t, "dnsmasq", "dnsmasq-base")
 	for i, c := range []struct {
 		name string
+		uefi bool
 		more []string
 	}{
-		{"addresses only", nil},
-		{"with a boot file of its own", []string{"--dhcp-boot=elsewhere.efi"}},
+		{"OVMF, addresses only", true, nil},
+		{"OVMF, with a boot file of its own", true, []string{"--dhcp-boot=elsewhere.efi"}},
+		{"SeaBIOS, addresses only", false, nil},
+		{"SeaBIOS, with a boot file of its own", false, []string{"--dhcp-boot=elsewhere.0"}},
 	} {
 		t.Run(c.name, func(t *testing.T) {
 			s := newSite(t, func(c *pxe.Config) { c.Mode = "proxy" })
 			s.plainDHCP(t, c.more...)
-			v := vm{mac: fmt.Sprintf("52:54:00:77:04:%02x", i), tap: fmt.Sprintf("tap4%d", i), uefi: true}
+			v := vm{mac: fmt.Sprintf("52:54:00:77:04:%02x", i), tap: fmt.Sprintf("tap4%d", i), uefi: c.uefi}
 			s.Put(boot.Machine{ID: "srv-proxy", Name: "proxy", Phase: schema.PhaseAvailable}, v.mac)
 			s.power(t, v, "br0")
 			s.reaches(v.mac, "boot from disk")
@@ -271,17 +274,28 @@ func TestOVMFWithAProxyBesideDnsmasq(t *testing.T) {
 	}
 }
 
-func TestOVMFBehindARelay(t *testing.T) {
+func TestFirmwareBehindARelay(t *testing.T) {
 	need(t, "dnsmasq", "dnsmasq-base")
-	s := newSite(t, func(c *pxe.Config) {
-		c.Mode = "relay"
-		c.Subnets = append(c.Subnets, pxe.Subnet{CIDR: "10.88.0.0/24", Range: "10.88.0.100-10.88.0.110", Routers: []string{"10.88.0.1"}})
-	})
-	s.relay(t)
-	v := vm{mac: "52:54:00:77:03:05", tap: "tap5", uefi: true}
-	s.Put(boot.Machine{ID: "srv-relay", Name: "relayed", Phase: schema.PhaseAvailable}, v.mac)
-	s.power(t, v, "br1")
-	s.reaches(v.mac, "boot from disk")
+	for i, c := range []struct {
+		name string
+		uefi bool
+	}{{"OVMF", true}, {"SeaBIOS", false}} {
+		t.Run(c.name, func(t *testing.T) {
+			s := newSite(t, func(c *pxe.Config) {
+				c.Mode = "relay"
+				c.Subnets = append(c.Subnets, pxe.Subnet{CIDR: "10.88.0.0/24", Range: "10.88.0.100-10.88.0.110", Routers: []string{"10.88.0.1"}})
+			})
+			s.relay(t)
+			v := vm{mac: fmt.Sprintf("52:54:00:77:05:%02x", i), tap: fmt.Sprintf("tap5%d", i), uefi: c.uefi}
+			s.Put(boot.Machine{ID: "srv-relay", Name: "relayed", Phase: schema.PhaseAvailable}, v.mac)
+			s.power(t, v, "br1")
+			s.reaches(v.mac, "boot from disk")
+			rows, err := s.leases.List(t.Context(), "10.88.0.0/24")
+			if err != nil || len(rows) != 1 || rows[0].MAC != v.mac {
+				t.Fatalf("leases of the relayed network: %+v %v", rows, err)
+			}
+		})
+	}
 }
 
 // TestSecureBootThroughShimAndGRUB: firmware that runs only what Microsoft has signed gets to its own GRUB script.
