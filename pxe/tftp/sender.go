@@ -10,6 +10,8 @@ import (
 	"net/netip"
 	"os"
 	"time"
+
+	pin "github.com/pin/tftp/v3/netascii"
 )
 
 // sender is one transfer. Blocks are counted from 1 without wrapping; on the wire they wrap at 65536, as every
@@ -221,22 +223,8 @@ func netascii(c Content) (Content, error) {
 	if c.Size() > netasciiMax {
 		return nil, errors.New("too large for netascii: ask for octet")
 	}
-	b := make([]byte, c.Size())
-	if _, err := c.ReadAt(b, 0); err != nil && !errors.Is(err, io.EOF) {
-		return nil, err
-	}
-	var out []byte
-	for _, ch := range b {
-		switch ch {
-		case '\n':
-			out = append(out, '\r', '\n')
-		case '\r':
-			out = append(out, '\r', 0)
-		default:
-			out = append(out, ch)
-		}
-	}
-	return Bytes(out), nil
+	b, err := io.ReadAll(pin.ToReader(io.NewSectionReader(c, 0, c.Size())))
+	return Bytes(b), err
 }
 
 // Bytes is a Content in memory.

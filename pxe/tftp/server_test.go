@@ -582,13 +582,27 @@ func TestAnotherRequestFromTheSamePortReplacesTheFirst(t *testing.T) {
 
 func TestNetasciiEndsLinesAsItSays(t *testing.T) {
 	t.Parallel()
-	at, _ := serve(t, files{"t": []byte("a\nb\rc")}, tftp.Config{})
+	// Long enough for every boundary inside, of nothing but what is translated and what isn't.
+	long := make([]byte, 5000)
+	for i, n := range noise(len(long)) {
+		long[i] = "\r\na"[n%3]
+	}
+	at, _ := serve(t, files{"t": []byte("a\nb\rc"), "long": long}, tftp.Config{})
 	p := dial(t, at)
 	p.request(1, "t", "netascii", "tsize", "0")
 	p.want("size", []byte("\x00\x06tsize\x007\x00"))
 	p.ack(0)
 	if b := p.want("text", data(1)); string(b[4:]) != "a\r\nb\r\x00c" {
 		t.Fatalf("got %q", b[4:])
+	}
+	p.ack(1)
+	want := strings.NewReplacer("\r", "\r\x00", "\n", "\r\n").Replace(string(long))
+	p = dial(t, at)
+	p.request(1, "long", "netascii", "blksize", "20000")
+	p.want("block size", []byte("\x00\x06blksize\x0020000\x00"))
+	p.ack(0)
+	if b := p.want("long text", data(1)); string(b[4:]) != want {
+		t.Fatalf("%d bytes, want %d: %q", len(b)-4, len(want), b[4:])
 	}
 	p.ack(1)
 }
