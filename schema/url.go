@@ -18,8 +18,9 @@ func ParseURL(s string) (u *url.URL, ok bool) {
 	return u, ok
 }
 
-// hostName is RFC 1123 section 2.1, with the underscore that names inside of networks have.
-var hostName = regexp.MustCompile(`^([A-Za-z0-9_]([A-Za-z0-9_-]{0,61}[A-Za-z0-9_])?\.)*[A-Za-z0-9_]([A-Za-z0-9_-]{0,61}[A-Za-z0-9_])?\.?$`)
+// hostName is RFC 1123 section 2.1, with the underscore that names inside of networks have, and the letters of all scripts
+// (RFC 5890: who connects writes them as ASCII).
+var hostName = regexp.MustCompile(`^([\pL\pM\pN_]([\pL\pM\pN_-]{0,61}[\pL\pM\pN_])?\.)*[\pL\pM\pN_]([\pL\pM\pN_-]{0,61}[\pL\pM\pN_])?\.?$`)
 
 // ValidHost reports whether a parsed URL's host could be one: an IP address or a name, and a port of 1 to 65535 if there is one.
 func ValidHost(u *url.URL) bool {

@@ -10,7 +10,7 @@ func TestURLsThatCouldBeReached(t *testing.T) {
 	t.Parallel()
 	for s, right := range map[string]bool{
 		"http://deb.debian.org/debian": true, "https://gpupool.example.net": true, "http://10.20.0.2:8081": true, "http://[2001:db8::2]:8080/files": true,
-		"http://[::1]": true, "https://[fe80::1%25eno1]": true, "http://r12_s03:80/": true, "http://localhost": true, "HTTPS://Host.": true, "http://h/a%20b": true, "http://1password.example": true,
+		"http://[::1]": true, "https://[fe80::1%25eno1]": true, "http://r12_s03:80/": true, "http://localhost": true, "HTTPS://Host.": true, "http://h/a%20b": true, "http://1password.example": true, "https://bücher.example": true,
 
 		"": false, "host": false, "host:80": false, "//host": false, "ftp://host": false, "http:host": false, "http://": false, "http:///path": false,
 		"http://[::1": false, "http://::1": false, "http://[::1]x": false, "http://[zz]": false, "http://[1.2.3.4]": false, "http://]": false,

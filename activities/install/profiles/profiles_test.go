@@ -300,6 +300,8 @@ func TestValuesThatCouldEndALineOrAnArgumentAreRefusedByName(t *testing.T) {
 		"a path out of /dev":              {map[string]any{"disk": "/dev/../etc/passwd"}, "values.disk"},
 		"a disk that is no device":        {map[string]any{"disk": "nvme0n1"}, "values.disk"},
 		"another scheme":                  {map[string]any{"mirror": "file:///etc"}, "values.mirror"},
+		"a URL with half a bracket":       {map[string]any{"mirror": "http://[::1"}, "values.mirror"},
+		"a URL whose port can't be":       {map[string]any{"mirror": "http://mirror:99999/debian"}, "values.mirror"},
 		"a URL with an account in it":     {map[string]any{"mirror": "https://u:p@mirror/debian"}, "values.mirror"},
 		"a key with options before it":    {map[string]any{"ssh_keys": []any{`command="sh" ` + key}}, "values.ssh_keys"},
 		"a key with two words of remark":  {map[string]any{"ssh_keys": []any{key + " again"}}, "values.ssh_keys"},
