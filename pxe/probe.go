@@ -3,12 +3,17 @@ package pxe
 import (
 	"bytes"
 	"context"
+	"crypto/rand"
 	"encoding/binary"
 	"errors"
 	"net"
 	"net/netip"
 	"syscall"
 	"time"
+
+	"golang.org/x/net/icmp"
+	"golang.org/x/net/ipv4"
+	"golang.org/x/net/ipv6"
 
 	"gpupool/pxe/boot"
 	"gpupool/pxe/dhcp"
@@ -19,8 +24,7 @@ import (
 // probeFor bounds one probe. ISC's server waits a second, which costs a client a quarter of its first timeout.
 const probeFor = 400 * time.Millisecond
 
-// prober looks whether an address is in use: by ARP on the link it is on, else by a datagram that a living host
-// refuses.
+// prober looks whether an address is in use: by ARP on the link it is on, else by ICMP.
 type prober struct{}
 
 func (s *Server) prober() lease.Prober {
@@ -42,7 +46,7 @@ func (prober) InUse(ctx context.Context, a netip.Addr, mac string) bool {
 			return used
 		}
 	}
-	return udpProbe(ctx, a)
+	return icmpProbe(ctx, a)
 }
 
 // linkTo finds the Ethernet interface whose network a is in.
@@ -113,18 +117,87 @@ func arpProbe(ctx context.Context, i net.Interface, a netip.Addr, mac string) (b
 	}
 }
 
-// udpProbe sends a datagram to the discard port. A host that lives refuses or answers it; one behind a firewall that
-// drops it is not found, and will be by the client's own ARP, which ends in a DECLINE.
+// icmpProbe asks a host behind a router in two ways, at the same time: for an echo, and by a datagram to the discard port,
+// which a living host refuses by ICMP too. Firewalls let the one or the other through. One that drops both is not found, and
+// will be by the client's own ARP, which ends in a DECLINE.
+func icmpProbe(ctx context.Context, a netip.Addr) bool {
+	ctx, cancel := context.WithCancel(ctx)
+	defer cancel() // who asks in vain is not waited for where the other was answered
+	answers := make(chan bool, 2)
+	for _, ask := range []func(context.Context, netip.Addr) bool{echoProbe, udpProbe} {
+		go func() { answers <- ask(ctx, a) }()
+	}
+	used := <-answers || <-answers
+	return used
+}
+
+// untilDone ends what is read from c at ctx's deadline, or when ctx is cancelled before it.
+func untilDone(ctx context.Context, c interface{ SetReadDeadline(time.Time) error }) (stop func() bool) {
+	return context.AfterFunc(ctx, func() { _ = c.SetReadDeadline(time.Now()) })
+}
+
+// echoProbe is RFC 792's and RFC 4443's echo. Linux gives a socket for it without any rights where
+// net.ipv4.ping_group_range has the group in it, and else with CAP_NET_RAW, which ARP takes as well.
+func echoProbe(ctx context.Context, a netip.Addr) bool {
+	plain, raw, proto, request, reply := "udp4", "ip4:icmp", 1, icmp.Type(ipv4.ICMPTypeEcho), icmp.Type(ipv4.ICMPTypeEchoReply)
+	if a.Is6() {
+		plain, raw, proto, request, reply = "udp6", "ip6:ipv6-icmp", 58, ipv6.ICMPTypeEchoRequest, ipv6.ICMPTypeEchoReply
+	}
+	var to net.Addr = net.UDPAddrFromAddrPort(netip.AddrPortFrom(a, 0))
+	c, err := icmp.ListenPacket(plain, "")
+	if err != nil {
+		if c, err = icmp.ListenPacket(raw, ""); err != nil {
+			return false
+		}
+		to = &net.IPAddr{IP: a.AsSlice(), Zone: a.Zone()}
+	}
+	defer c.Close()
+	defer untilDone(ctx, c)()
+	// Nobody else's echo has the same words; the identifier is the kernel's to choose on the one kind of socket.
+	words := []byte(rand.Text())
+	b, err := (&icmp.Message{Type: request, Body: &icmp.Echo{ID: int(words[0])<<8 | int(words[1]), Seq: 1, Data: words}}).Marshal(nil)
+	if err != nil {
+		return false
+	}
+	if _, err := c.WriteTo(b, to); err != nil {
+		return false
+	}
+	in := make([]byte, 1500)
+	for {
+		n, from, err := c.ReadFrom(in)
+		if err != nil {
+			return false // the time is over: nobody answered
+		}
+		m, err := icmp.ParseMessage(proto, in[:n])
+		if err != nil || m.Type != reply || !sameHost(from, a) {
+			continue
+		}
+		if e, ok := m.Body.(*icmp.Echo); ok && bytes.Equal(e.Data, words) {
+			return true
+		}
+	}
+}
+
+func sameHost(from net.Addr, a netip.Addr) bool {
+	var ip net.IP
+	switch f := from.(type) {
+	case *net.UDPAddr:
+		ip = f.IP
+	case *net.IPAddr:
+		ip = f.IP
+	}
+	at, ok := netip.AddrFromSlice(ip)
+	return ok && at.Unmap() == a.WithZone("")
+}
+
+// udpProbe sends a datagram to the discard port.
 func udpProbe(ctx context.Context, a netip.Addr) bool {
 	c, err := net.DialUDP("udp", nil, net.UDPAddrFromAddrPort(netip.AddrPortFrom(a, 9)))
 	if err != nil {
 		return false
 	}
 	defer c.Close()
-	deadline, _ := ctx.Deadline()
-	if c.SetDeadline(deadline) != nil {
-		return false
-	}
+	defer untilDone(ctx, c)()
 	if _, err := c.Write([]byte{0}); err != nil {
 		return errors.Is(err, syscall.ECONNREFUSED)
 	}

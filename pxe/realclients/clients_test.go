@@ -9,6 +9,7 @@ import (
 	"os"
 	"path/filepath"
 	"regexp"
+	"slices"
 	"strings"
 	"testing"
 	"time"
@@ -158,6 +159,57 @@ func TestNmapsDiscovery(t *testing.T) {
 	for _, want := range []string{"DHCP Message Type: DHCPOFFER", "Server Identifier: 10.77.0.1", "Router: 10.77.0.254", "Subnet Mask: 255.255.255.0", "IP Offered: 10.77.0.1"} {
 		if !strings.Contains(out, want) {
 			t.Fatalf("nmap does not report %q:\n%s", want, out)
+		}
+	}
+	// Its other script asks by INFORM what a host that has an address is told.
+	out = h.do("nmap", "-sU", "-p", "67", "-e", "eth0", "--script", "dhcp-discover", "10.77.0.1")
+	for _, want := range []string{"DHCP Message Type: DHCPACK", "Server Identifier: 10.77.0.1", "Router: 10.77.0.254", "Subnet Mask: 255.255.255.0"} {
+		if !strings.Contains(out, want) {
+			t.Fatalf("nmap does not report %q:\n%s", want, out)
+		}
+	}
+	for _, no := range []string{"IP Address Lease Time", "Renewal Time"} {
+		if strings.Contains(out, no) {
+			t.Fatalf("an INFORM is answered with %q:\n%s", no, out)
+		}
+	}
+}
+
+// TestAnAddressThatIsInUseBehindARelayIsNotOffered: where no ARP reaches, ICMP does. One host answers an echo and nothing else,
+// the other refuses a datagram and doesn't echo.
+func TestAnAddressThatIsInUseBehindARelayIsNotOffered(t *testing.T) {
+	need(t, "dnsmasq", "dnsmasq-base")
+	need(t, "udhcpc", "udhcpc")
+	s := newSite(t, func(c *pxe.Config) {
+		c.Mode = "relay"
+		c.Subnets = append(c.Subnets, pxe.Subnet{CIDR: "10.88.0.0/24", Range: "10.88.0.100-10.88.0.103", Routers: []string{"10.88.0.1"}})
+	})
+	s.relay(t)
+	echoes, refuses := s.host(t, 23, "br1"), s.host(t, 24, "br1")
+	for i, squatter := range []*host{echoes, refuses} {
+		squatter.run(fmt.Sprintf("ip address add 10.88.0.%d/24 dev eth0", 100+i))
+		squatter.run("ip route add default via 10.88.0.1")
+	}
+	echoes.silent(9)
+	refuses.run("sysctl -qw net.ipv4.icmp_echo_ignore_all=1")
+	for i, taken := range []string{"10.88.0.100", "10.88.0.101"} {
+		h := s.host(t, 25+i, "br1")
+		s.machine(h, schema.PhaseAvailable)
+		sh, out := script(t)
+		h.do("udhcpc", "-i", "eth0", "-f", "-n", "-q", "-t", "8", "-s", sh, "-r", taken)
+		given(t, out, "event=bound")
+		conflicts := slices.DeleteFunc(s.Evidence(), func(e schema.BootEvidence) bool { return e.Kind != boot.KindConflict || e.IP != taken })
+		if len(conflicts) != 1 {
+			t.Fatalf("%s was found to be in use %d times, want once: %+v", taken, len(conflicts), conflicts)
+		}
+	}
+	rows, err := s.leases.List(t.Context(), "10.88.0.0/24")
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, l := range rows {
+		if (l.State == schema.LeaseBound) != (l.IP == "10.88.0.102" || l.IP == "10.88.0.103") {
+			t.Errorf("lease %+v", l)
 		}
 	}
 }

@@ -6,14 +6,18 @@ import (
 	"context"
 	"fmt"
 	"log/slog"
+	"net"
 	"os"
 	"os/exec"
 	"path/filepath"
+	"runtime"
 	"strconv"
 	"strings"
 	"syscall"
 	"testing"
 	"time"
+
+	"golang.org/x/sys/unix"
 
 	"gpupool/pxe"
 	"gpupool/pxe/boot"
@@ -229,6 +233,36 @@ func (h *host) daemon(args ...string) {
 		c.Process.Kill()
 		c.Wait()
 	})
+}
+
+// silent binds a UDP port in the host's namespace until the test ends, and answers nothing there.
+func (h *host) silent(port int) {
+	h.t.Helper()
+	ns, err := os.Open("/proc/" + h.pid + "/ns/net")
+	if err != nil {
+		h.t.Fatal(err)
+	}
+	defer ns.Close()
+	opened := make(chan net.PacketConn, 1)
+	go func() {
+		defer close(opened)
+		runtime.LockOSThread() // never unlocked: the thread ends with this goroutine, and with it its namespace
+		if err := unix.Setns(int(ns.Fd()), unix.CLONE_NEWNET); err != nil {
+			h.t.Error(err)
+			return
+		}
+		c, err := net.ListenPacket("udp4", fmt.Sprint(":", port))
+		if err != nil {
+			h.t.Error(err)
+			return
+		}
+		opened <- c
+	}()
+	c, ok := <-opened
+	if !ok {
+		h.t.FailNow()
+	}
+	h.t.Cleanup(func() { c.Close() })
 }
 
 func (s *site) machine(h *host, phase schema.Phase) {
