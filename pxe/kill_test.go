@@ -12,6 +12,7 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
+	"strings"
 	"sync"
 	"sync/atomic"
 	"syscall"
@@ -25,10 +26,14 @@ import (
 	"gpupool/pxe/pxetest"
 	"gpupool/schema"
 	"gpupool/schema/store"
+	"gpupool/schema/store/storetest"
 )
 
-// childEnv makes the test binary a boot service on the database it names.
-const childEnv = "GPUPOOL_PXE_TEST_DATABASE"
+// childEnv makes the test binary a boot service on the database it names; childNet is the network that it serves, as 127.78.0.
+const (
+	childEnv = "GPUPOOL_PXE_TEST_DATABASE"
+	childNet = "GPUPOOL_PXE_TEST_NETWORK"
+)
 
 const clients = 50
 
@@ -40,10 +45,15 @@ func child(dsn string) {
 		fmt.Fprintln(os.Stderr, err)
 		os.Exit(1)
 	}
-	db, err := store.Open(context.Background(), store.Config{Driver: "sqlite", DSN: dsn})
+	driver := "sqlite"
+	if strings.HasPrefix(dsn, "postgres:") {
+		driver = "postgres"
+	}
+	db, err := store.Open(context.Background(), store.Config{Driver: driver, DSN: dsn})
 	if err != nil {
 		fail(err)
 	}
+	network := os.Getenv(childNet)
 	p := pxetest.New()
 	for i := range clients {
 		p.Put(boot.Machine{ID: fmt.Sprint("srv-", i), Phase: schema.PhaseAvailable}, clientMAC(i))
@@ -53,7 +63,7 @@ func child(dsn string) {
 		fail(err)
 	}
 	s, err := pxe.New(pxe.Config{Mode: "relay", ServerID: "127.0.0.1", DHCP: "127.0.0.1:0", PXE: pxe.Off, TFTP: pxe.Off, HTTP: pxe.Off, URL: "http://127.0.0.1", Root: root,
-		Subnets: []pxe.Subnet{{CIDR: "127.78.0.0/24", Range: "127.78.0.100-127.78.0.160"}}}, pxe.Deps{Inventory: p, Tokens: p, Leases: pxetest.Leases{Store: db}, Log: slog.New(slog.DiscardHandler)})
+		Subnets: []pxe.Subnet{{CIDR: network + "0/24", Range: network + "100-" + network + "160"}}}, pxe.Deps{Inventory: p, Tokens: p, Leases: pxetest.Leases{Store: db}, Log: slog.New(slog.DiscardHandler)})
 	if err != nil {
 		fail(err)
 	}
@@ -64,10 +74,10 @@ func child(dsn string) {
 }
 
 // start runs a child and returns it and where it listens.
-func start(t *testing.T, dsn string) (*exec.Cmd, netip.AddrPort) {
+func start(t *testing.T, dsn, network string) (*exec.Cmd, netip.AddrPort) {
 	t.Helper()
 	c := exec.Command(os.Args[0])
-	c.Env = append(os.Environ(), childEnv+"="+dsn, "TMPDIR="+filepath.Dir(dsn))
+	c.Env = append(os.Environ(), childEnv+"="+dsn, childNet+"="+network, "TMPDIR="+t.TempDir())
 	c.Stderr = t.Output()
 	out, err := c.StdoutPipe()
 	if err != nil {
@@ -115,9 +125,11 @@ func (r *relayed) ask(ctx context.Context, to func() netip.AddrPort, m *dhcpv4.D
 			if err != nil {
 				break
 			}
-			if a, err := dhcpv4.FromBytes(b[:n]); err == nil && a.TransactionID == m.TransactionID {
-				return a, nil
+			a, err := dhcpv4.FromBytes(b[:n])
+			if err != nil || a.TransactionID != m.TransactionID || a.MessageType() == dhcpv4.MessageTypeOffer && m.MessageType() != dhcpv4.MessageTypeDiscover {
+				continue // the last is a late answer to a DISCOVER that was repeated
 			}
+			return a, nil
 		}
 	}
 	return nil, errUnanswered
@@ -160,17 +172,33 @@ func (r *relayed) dora(ctx context.Context, to func() netip.AddrPort) error {
 	return fmt.Errorf("%s to the REQUEST of the %s that was offered", ack.MessageType(), offer.YourIPAddr)
 }
 
-// TestKilledRightAfterAnACK: fifty clients bind, the server is killed in the middle of it, a standby on the same
-// database goes on. Whoever had an ACK keeps its address with the same server identifier, by INIT-REBOOT, by
-// rebinding through the relay and by renewing in person; the others get one; none is given twice.
+// TestKilledRightAfterAnACK: fifty clients bind, a server is killed in the middle of it, a standby on the same
+// database goes on: one that is started then, or one that has answered every other packet all the time. Whoever had an ACK
+// keeps its address with the same server identifier, by INIT-REBOOT, by rebinding through the relay and by renewing in person;
+// the others get one; none is given twice.
 func TestKilledRightAfterAnACK(t *testing.T) {
 	t.Parallel()
-	dsn := filepath.Join(t.TempDir(), "gpupool.db")
-	active, first := start(t, dsn)
-	var at atomic.Pointer[netip.AddrPort]
-	at.Store(&first)
-	to := func() netip.AddrPort { return *at.Load() }
-	ctx, cancel := context.WithTimeout(t.Context(), 30*time.Second)
+	t.Run("SQLite, the standby is started then", func(t *testing.T) {
+		t.Parallel()
+		killedRightAfterAnACK(t, filepath.Join(t.TempDir(), "gpupool.db"), "127.78.0.", false)
+	})
+	t.Run("PostgreSQL, both answer", func(t *testing.T) {
+		t.Parallel()
+		killedRightAfterAnACK(t, storetest.Database(t, storetest.Postgres(t)), "127.79.0.", true)
+	})
+}
+
+func killedRightAfterAnACK(t *testing.T, dsn, network string, both bool) {
+	active, first := start(t, dsn, network)
+	var standby netip.AddrPort
+	var at atomic.Pointer[[]netip.AddrPort]
+	if at.Store(&[]netip.AddrPort{first}); both {
+		_, standby = start(t, dsn, network)
+		at.Store(&[]netip.AddrPort{first, standby})
+	}
+	var packets atomic.Int64
+	to := func() netip.AddrPort { l := *at.Load(); return l[packets.Add(1)%int64(len(l))] }
+	ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
 	defer cancel()
 
 	all := make([]*relayed, clients)
@@ -182,7 +210,7 @@ func TestKilledRightAfterAnACK(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		conn, err := net.ListenUDP("udp4", &net.UDPAddr{IP: net.IPv4(127, 78, 0, byte(1+i))})
+		conn, err := net.ListenUDP("udp4", &net.UDPAddr{IP: net.ParseIP(fmt.Sprint(network, 1+i))})
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -206,8 +234,10 @@ func TestKilledRightAfterAnACK(t *testing.T) {
 		t.Fatal(err)
 	}
 	active.Wait()
-	_, second := start(t, dsn)
-	at.Store(&second)
+	if !both {
+		_, standby = start(t, dsn, network)
+	}
+	at.Store(&[]netip.AddrPort{standby})
 	wg.Wait()
 	if t.Failed() {
 		return
@@ -242,7 +272,7 @@ func TestKilledRightAfterAnACK(t *testing.T) {
 		}
 		keeps("comes up again", i, reboot)
 	}
-	renewInPerson(t, second, all)
+	renewInPerson(t, standby, all)
 }
 
 // renewInPerson renews by unicast without a relay, from the leased address's port 68, where the answer comes.
