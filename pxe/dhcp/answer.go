@@ -51,7 +51,7 @@ func (s *Server) Answer(ctx context.Context, b []byte, a Arrival) (r Reply, ok b
 
 func (s *Server) answer(ctx context.Context, p *Packet, a Arrival) (Reply, bool) {
 	c := &call{Server: s, ctx: ctx, p: p, a: a}
-	m, found, err := s.inventory.ByMAC(ctx, p.MAC)
+	m, found, err := s.machine(ctx, p)
 	if err != nil {
 		s.log.Error("inventory does not answer", "mac", p.MAC, "err", err)
 		return Reply{}, false
@@ -79,6 +79,20 @@ func (s *Server) answer(ctx context.Context, p *Packet, a Arrival) (Reply, bool)
 	}
 	c.pool = s.cfg.pool(c.subnet, append(s.links.within(c.subnet.Prefix), p.GIAddr, p.Relay.Link)...)
 	return c.full()
+}
+
+// machine is whose a packet is.
+func (s *Server) machine(ctx context.Context, p *Packet) (m boot.Machine, found bool, err error) {
+	if p.Type == dhcpv4.MessageTypeRequest {
+		if m, found = s.exchanges.ends(p.MAC, p.xid(), s.now()); found {
+			return m, true, nil
+		}
+	}
+	m, found, err = s.inventory.ByMAC(ctx, p.MAC)
+	if found && p.Type == dhcpv4.MessageTypeDiscover {
+		s.exchanges.began(p.MAC, p.xid(), m, s.now())
+	}
+	return m, found, err
 }
 
 func (s *Server) stranger(p *Packet, a Arrival) {

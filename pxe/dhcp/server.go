@@ -40,6 +40,7 @@ type Server struct {
 	now       func() time.Time
 	gate      *gate
 	loops     loops
+	exchanges exchanges
 	sightings sightings
 	links     links
 }
@@ -63,7 +64,7 @@ func New(cfg Config, d Deps) (*Server, error) {
 	}
 	return &Server{
 		cfg: cfg, inventory: d.Inventory, book: d.Book, record: d.Record, log: d.Log, now: d.Now,
-		gate: newGate(cfg.Limits, d.Now()), loops: loops{byMAC: map[chainKey]*chain{}}, sightings: sightings{byIP: map[netip.Addr]sighting{}},
+		gate: newGate(cfg.Limits, d.Now()), loops: loops{byMAC: map[chainKey]*chain{}}, exchanges: exchanges{byMAC: map[string]exchange{}}, sightings: sightings{byIP: map[netip.Addr]sighting{}},
 	}, nil
 }
 
@@ -120,8 +121,8 @@ type queue struct{ begun, new chan packet }
 
 // How many packets wait for one worker. Few that begin: an OFFER that waited for long is one that its client has given up.
 const (
-	waitBegun = 32
-	waitNew   = 8
+	waitBegun = 8
+	waitNew   = 2
 )
 
 func (q queue) of(p *Packet) chan packet {

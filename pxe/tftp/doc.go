@@ -10,10 +10,9 @@
 // package's tests. The server is our own. pin's (v3.2.0) agrees neither windowsize nor timeout nor a block size under 512,
 // answers every error with code 1 and a packet from a foreign port with nothing, serves a repeated request twice, and starts
 // a goroutine for each request without bound; its single-port mode is slower by far than a port for each transfer. All of
-// that lies between the socket and its handler, where a handler of ours can't reach; errors, foreign packets, repeats and the bound
-// concern every request, so
-// there is none that could be left to it, with our own for the rest. TestWhatPinsServerDoesNotDo holds all but the last two
-// against it, so that the day it can do them shows.
+// that lies between the socket and its handler, where a handler of ours can't reach; errors, foreign packets, repeats and
+// the bound concern every request, so there is none that could be left to it, with our own for the rest.
+// TestWhatPinsServerDoesNotDo holds all but the last two against it, so that the day it can do them shows.
 //
 // Not here: which files there are (see Files).
 package tftp

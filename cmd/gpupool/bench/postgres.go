@@ -19,11 +19,16 @@ import (
 // postgresEnv names a PostgreSQL database to measure on, as a DSN; it is filled. Without it a server is started here.
 const postgresEnv = "GPUPOOL_BENCH_POSTGRES"
 
-// postgres gives a database on PostgreSQL and what ends it. The server listens on a socket of its own folder.
+// postgres gives a database on PostgreSQL and what ends it.
 func postgres(ctx context.Context) (dsn string, stop func(), err error) {
 	if dsn := os.Getenv(postgresEnv); dsn != "" {
 		return dsn, func() {}, nil
 	}
+	return ownPostgres(ctx)
+}
+
+// ownPostgres starts a server that is reached by a socket in its folder alone.
+func ownPostgres(ctx context.Context) (dsn string, stop func(), err error) {
 	found, err := filepath.Glob("/usr/lib/postgresql/*/bin")
 	if err != nil || len(found) == 0 {
 		return "", nil, fmt.Errorf("PostgreSQL is not installed here (Debian: postgresql); or name a database by %s", postgresEnv)

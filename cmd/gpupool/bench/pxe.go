@@ -20,7 +20,13 @@ func netboot(ctx context.Context, say func(string)) ([]Figure, error) {
 		return nil, pxebench.Serve(ctx, spec)
 	}
 	if os.Getenv(ownNetwork) != "" {
-		results, err := pxebench.Run(ctx, say)
+		database, stop, err := ownPostgres(ctx)
+		if err != nil {
+			say("leases on PostgreSQL are not measured: " + err.Error())
+		} else {
+			defer stop()
+		}
+		results, err := pxebench.Run(ctx, say, database)
 		return beside("pxe", results), err
 	}
 	if missing := pxebench.Missing(); len(missing) > 0 {

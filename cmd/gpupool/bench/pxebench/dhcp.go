@@ -3,6 +3,7 @@ package pxebench
 import (
 	"context"
 	"encoding/binary"
+	"encoding/json"
 	"errors"
 	"fmt"
 	"math"
@@ -22,71 +23,107 @@ import (
 	"gpupool/pxe/lease"
 )
 
-// dora is how many exchanges of four messages are done in a second, with leases that outlive the process.
+// dora is how many exchanges of four messages are done in a second, with leases that outlive the process, and how many for
+// each second of processor time that the server and its database use: who else is at work on this machine changes the first
+// and not the second.
 func (b *bench) dora() ([]Result, error) {
-	conf := fmt.Sprintf(`{"Dhcp4":{"interfaces-config":{"interfaces":["br0"],"dhcp-socket-type":"raw"},"lease-database":{"type":"memfile","persist":true,"name":"%s","lfc-interval":0},
-		"valid-lifetime":3600,"subnet4":[{"subnet":"10.88.0.0/16","pools":[{"pool":"10.88.1.0-10.88.250.255"}]}],"multi-threading":{"enable-multi-threading":true,"thread-pool-size":2},
-		"loggers":[{"name":"kea-dhcp4","severity":"ERROR","output_options":[{"output":"stderr"}]}]}}`, b.path("kea.csv"))
-	if err := os.WriteFile(b.path("kea.json"), []byte(conf), 0o644); err != nil {
-		return nil, err
-	}
-	n := 0
-	ours := func(c setup) func() (func(), error) {
-		return func() (func(), error) { // each round has leases of its own
-			n++
-			c := c
-			c.Record = b.path(fmt.Sprint("record", n))
-			return b.service(c)
-		}
-	}
-	perf := func() ([]float64, error) {
-		v, err := b.perfdhcp()
-		return []float64{v}, err
-	}
-	const normal, full, whole = "gpupool, SQLite", "gpupool, SQLite flushed", "gpupool, SQLite with evidence"
-	m, err := b.turns("DORA", []one{
+	ours := func(c setup) func() (func(), error) { return func() (func(), error) { return b.service(c) } }
+	const normal, full, whole, shared, keaShared = "gpupool, SQLite", "gpupool, SQLite flushed", "gpupool, SQLite with evidence", "gpupool, PostgreSQL", "kea, PostgreSQL"
+	all := []one{
 		{"kea", func() (func(), error) {
 			_ = os.Remove(b.path("kea.csv"))
-			return b.daemon("67", "kea-dhcp4", "-c", b.path("kea.json"))
-		}, perf},
-		{normal, ours(setup{Sync: "normal"}), perf},
-		{full, ours(setup{Sync: "full"}), perf},
-		{whole, ours(setup{Sync: "normal", Evidence: true}), perf},
+			return b.kea(2, map[string]any{"type": "memfile", "persist": true, "name": b.path("kea.csv"), "lfc-interval": 0})
+		}, b.perfdhcp},
+		{normal, ours(setup{Driver: sqlite, Sync: "normal"}), b.perfdhcp},
+		{full, ours(setup{Driver: sqlite, Sync: "full"}), b.perfdhcp},
+		{whole, ours(setup{Driver: sqlite, Sync: "normal", Evidence: true}), b.perfdhcp},
 		{"dnsmasq", func() (func(), error) {
 			_ = os.Remove(b.path("dnsmasq.leases"))
 			return b.daemon("67", "dnsmasq", "-k", "-p", "0", "--dhcp-range=10.88.1.0,10.88.250.255,255.255.0.0,1h", "--dhcp-leasefile="+b.path("dnsmasq.leases"), "--no-ping",
 				"--dhcp-lease-max=60000", "--user=root", "--pid-file=", "--log-facility=-", "--quiet-dhcp")
-		}, perf},
-	})
+		}, b.perfdhcp},
+	}
+	if b.rec.server != nil {
+		all = append(all, one{shared, ours(setup{Driver: postgres}), b.perfdhcp})
+	}
+	if b.rec.kea {
+		all = append(all, one{keaShared, func() (func(), error) {
+			name, err := b.rec.database(b.ctx, keaSeed)
+			if err != nil {
+				return nil, err
+			}
+			// Its threads wait for the database, so that many keep more of them than there are processors is what it is best with.
+			return b.kea(16, map[string]any{"type": "postgresql", "name": name, "host": b.rec.server.Host, "user": b.rec.server.User})
+		}, b.perfdhcp})
+	}
+	m, err := b.turns("DORA", all)
 	if err != nil {
 		return nil, err
 	}
-	peers := peersOf(m, 0)
-	return []Result{
-		{Name: "DORA, leases in SQLite, kept over kill -9 as the peer's", Unit: "1/s", Value: m[normal][0], Peers: peers},
-		{Name: "DORA, leases in SQLite, kept over a power cut", Unit: "1/s", Value: m[full][0], Peers: peers},
-		{Name: "DORA, leases in SQLite, and an event for each message", Unit: "1/s", Value: m[whole][0], Peers: peers},
-	}, nil
+	var out []Result
+	for i, by := range []struct{ suffix, unit string }{{"", "1/s"}, {", for each second of processor time", "1/s"}} {
+		files := peersOf(m, i)
+		delete(files, keaShared)
+		out = append(out,
+			Result{Name: "DORA, leases in SQLite, kept over kill -9 as the peer's" + by.suffix, Unit: by.unit, Value: m[normal][i], Peers: files},
+			Result{Name: "DORA, leases in SQLite, kept over a power cut" + by.suffix, Unit: by.unit, Value: m[full][i], Peers: files},
+			Result{Name: "DORA, leases in SQLite, and an event for each message" + by.suffix, Unit: by.unit, Value: m[whole][i], Peers: files})
+		if v, ok := m[keaShared]; ok {
+			out = append(out, Result{Name: "DORA, leases in PostgreSQL, kept over a power cut" + by.suffix, Unit: by.unit, Value: m[shared][i], Peers: map[string]float64{keaShared: v[i]}})
+		}
+	}
+	return out, nil
 }
 
-var rate = regexp.MustCompile(`Rate: ([0-9.e+]+) 4-way`)
+// kea starts Kea with its leases there.
+func (b *bench) kea(threads int, leases map[string]any) (func(), error) {
+	conf, err := json.Marshal(map[string]any{"Dhcp4": map[string]any{
+		"interfaces-config": map[string]any{"interfaces": []string{"br0"}, "dhcp-socket-type": "raw"}, "lease-database": leases, "valid-lifetime": 3600,
+		"subnet4":         []any{map[string]any{"subnet": "10.88.0.0/16", "pools": []any{map[string]any{"pool": "10.88.1.0-10.88.250.255"}}}},
+		"multi-threading": map[string]any{"enable-multi-threading": true, "thread-pool-size": threads},
+		"loggers":         []any{map[string]any{"name": "kea-dhcp4", "severity": "ERROR", "output_options": []any{map[string]any{"output": "stderr"}}}},
+	}})
+	if err != nil {
+		return nil, err
+	}
+	if err := os.WriteFile(b.path("kea.json"), conf, 0o644); err != nil {
+		return nil, err
+	}
+	return b.daemon("67", "kea-dhcp4", "-c", b.path("kea.json"))
+}
 
-// perfdhcp asks for more exchanges than any server here can do, and returns how many it got in a second.
-func (b *bench) perfdhcp() (float64, error) {
+var (
+	rate = regexp.MustCompile(`Rate: ([0-9.e+]+) 4-way`)
+	done = regexp.MustCompile(`REQUEST-ACK[^R]*sent packets: [0-9]+\s+received packets: ([0-9]+)`)
+)
+
+// perfdhcp asks for more exchanges than any server here can do, and returns how many it got in a second, and in a second of
+// processor time.
+func (b *bench) perfdhcp() ([]float64, error) {
+	before, err := spent()
+	if err != nil {
+		return nil, err
+	}
 	// It ends with 3 where packets were lost, which at this rate they are.
 	out, err := b.far.run(b.ctx, "perfdhcp", "-4", "-l", "eth0", "-B", "-r", "12000", "-R", strconv.Itoa(clients), "-p", "5", "-W", "500000")
-	m := rate.FindStringSubmatch(out)
-	if m == nil {
-		return 0, fmt.Errorf("perfdhcp: %w: %s", err, out)
+	r, n := rate.FindStringSubmatch(out), done.FindStringSubmatch(out)
+	if r == nil || n == nil {
+		return nil, fmt.Errorf("perfdhcp: %w: %s", err, out)
 	}
-	return strconv.ParseFloat(m[1], 64)
+	after, err := spent()
+	if err != nil {
+		return nil, err
+	}
+	perSecond, err1 := strconv.ParseFloat(r[1], 64)
+	exchanges, err2 := strconv.ParseFloat(n[1], 64)
+	return []float64{perSecond, exchanges / (after - before).Seconds()}, errors.Join(err1, err2)
 }
 
 // flood is how long servers wait for their OFFER while others send ten times as many packets as they do, and more than
 // any site has: 10,000 DISCOVERs a second with made-up MACs.
 func (b *bench) flood() ([]Result, error) {
 	b.say("OFFERs during a flood")
-	stop, err := b.service(setup{})
+	stop, err := b.service(setup{Driver: sqlite})
 	if err != nil {
 		return nil, err
 	}

@@ -32,7 +32,7 @@ func (b *bench) files() ([]Result, error) {
 			return []float64{one, all}, err
 		}
 	}
-	tftp, ours := fetch("tftp://10.88.0.1/", "--tftp-blksize", "1468"), func() (func(), error) { return b.service(setup{}) }
+	tftp, ours := fetch("tftp://10.88.0.1/", "--tftp-blksize", "1468"), func() (func(), error) { return b.service(setup{Driver: sqlite}) }
 	t, err := b.turns("TFTP", []one{
 		{"tftpd-hpa", func() (func(), error) {
 			return b.daemon("69", "in.tftpd", "-L", "-4", "-a", "10.88.0.1:69", "-u", "root", "-s", b.dir)

@@ -52,10 +52,12 @@ type bench struct {
 	say func(string)
 	dir string // boot files, leases, peers' configuration
 	far *far
+	rec records
 }
 
-// Run measures, as root in a network namespace that nobody else uses.
-func Run(ctx context.Context, say func(string)) ([]Result, error) {
+// Run measures, as root in a network namespace that nobody else uses. database is a PostgreSQL server, by the DSN of one of
+// its databases; empty = there is none, and what needs one is left out.
+func Run(ctx context.Context, say func(string), database string) ([]Result, error) {
 	dir, err := os.MkdirTemp("", "gpupool-pxebench-")
 	if err != nil {
 		return nil, err
@@ -70,6 +72,9 @@ func Run(ctx context.Context, say func(string)) ([]Result, error) {
 	}
 	defer far.close()
 	b := &bench{ctx: ctx, say: say, dir: dir, far: far}
+	if err := b.prepare(database); err != nil {
+		return nil, err
+	}
 	var all []Result
 	for _, part := range []func() ([]Result, error){b.dora, b.files, b.flood, b.memory} {
 		r, err := part()

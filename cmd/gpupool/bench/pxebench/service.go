@@ -18,32 +18,8 @@ import (
 	"gpupool/pxe"
 	"gpupool/pxe/boot"
 	"gpupool/pxe/dhcp"
-	"gpupool/pxe/lease"
-	"gpupool/pxe/pxetest"
-	"gpupool/schema"
 	"gpupool/schema/store"
 )
-
-// site is an inventory of perfdhcp's machines, as a site of that many servers.
-type site struct {
-	*pxetest.Platform
-	macs []string
-}
-
-func newSite() *site {
-	s := &site{Platform: pxetest.New()}
-	for i := range clients + 10 {
-		n := 0x01020304 + i // perfdhcp counts up from 00:0c:01:02:03:04
-		s.macs = append(s.macs, fmt.Sprintf("00:0c:%02x:%02x:%02x:%02x", byte(n>>24), byte(n>>16), byte(n>>8), byte(n)))
-	}
-	return s
-}
-
-func (s *site) MACs(context.Context) ([]string, error) { return s.macs, nil }
-
-func (s *site) ByMAC(_ context.Context, mac string) (boot.Machine, bool, error) {
-	return boot.Machine{ID: "srv-" + mac, Phase: schema.PhaseAvailable}, strings.HasPrefix(mac, "00:0c:"), nil
-}
 
 // ServiceEnv in the environment makes this program the boot service that is measured: see Serve.
 const ServiceEnv = "GPUPOOL_BENCH_SERVICE"
@@ -51,9 +27,10 @@ const ServiceEnv = "GPUPOOL_BENCH_SERVICE"
 // setup of the service that is measured: where its boot files are, and where its leases.
 type setup struct {
 	Dir      string `json:"dir"`
-	Record   string `json:"record,omitempty"` // leases in SQLite, at this path; empty = in memory
-	Sync     string `json:"sync,omitempty"`   // as store.Config has it
-	Evidence bool   `json:"evidence,omitempty"`
+	Driver   string `json:"driver"` // of the record, with DSN and Sync, as store.Config has them
+	DSN      string `json:"dsn"`
+	Sync     string `json:"sync,omitempty"`
+	Evidence bool   `json:"evidence,omitempty"` // an event for each message
 }
 
 // Serve is the boot service in a process of its own, as its peers are: it serves until its standard input ends. spec is
@@ -63,25 +40,21 @@ func Serve(ctx context.Context, spec string) error {
 	if err := json.Unmarshal([]byte(spec), &c); err != nil {
 		return fmt.Errorf("%s: %w", ServiceEnv, err)
 	}
-	var leases lease.Store = lease.NewMemory()
-	var to boot.Recorder
-	if c.Record != "" {
-		db, err := store.Open(ctx, store.Config{Driver: "sqlite", DSN: c.Record, Sync: c.Sync})
-		if err != nil {
-			return err
-		}
-		defer db.Close()
-		leases = bootstore.Leases{DB: db}
-		if c.Evidence {
-			to = bootstore.New(db, 0)
-		}
+	db, err := store.Open(ctx, store.Config{Driver: c.Driver, DSN: c.DSN, Sync: c.Sync})
+	if err != nil {
+		return err
 	}
-	p := newSite()
+	defer db.Close()
+	p := bootstore.New(db, 0)
+	var to boot.Recorder
+	if c.Evidence {
+		to = p
+	}
 	s, err := pxe.New(pxe.Config{
 		Interface: "br0", ServerID: "10.88.0.1", Root: c.Dir, NoProbe: true, // Kea and dnsmasq --no-ping don't probe either
 		Limits: dhcp.Limits{PerMAC: 1000, Burst: 1000}, TFTPPerClient: 2 * many,
 		Subnets: []pxe.Subnet{{CIDR: "10.88.0.0/16", Range: "10.88.1.0-10.88.250.255"}},
-	}, pxe.Deps{Inventory: p, Leases: leases, Tokens: p, Recorder: to, Log: slog.New(slog.DiscardHandler)})
+	}, pxe.Deps{Inventory: p, Leases: bootstore.Leases{DB: db}, Tokens: p, Recorder: to, Log: slog.New(slog.DiscardHandler)})
 	if err != nil {
 		return err
 	}
@@ -95,9 +68,12 @@ func Serve(ctx context.Context, spec string) error {
 	return s.Run(ctx)
 }
 
-// service starts the boot service until stop is called.
+// service starts the boot service, on a record of its own, until stop is called.
 func (b *bench) service(c setup) (stop func(), err error) {
 	c.Dir = b.dir
+	if c.DSN, err = b.record(c.Driver); err != nil {
+		return nil, err
+	}
 	spec, err := json.Marshal(c)
 	if err != nil {
 		return nil, err
