@@ -105,7 +105,11 @@ func toOverview(o store.Overview) contract.Overview {
 }
 
 func toUsageRow(r store.UsageRow) contract.UsageRow {
-	return contract.UsageRow{Keys: r.Keys, GpuSeconds: seconds(r.Charged()), GpuMs: r.Charged(), UsedGpuMs: r.Used(), AdjustmentGpuMs: r.Adjust, CostMicros: r.Cost, Currency: opt(r.Currency), LaunchGpuMs: r.Launch, RunningGpuMs: r.Run, DrainGpuMs: r.Drain, CreditGpuMs: r.Credit, Intervals: int(r.Rows)}
+	out := contract.UsageRow{Keys: r.Keys, GpuSeconds: seconds(r.Charged()), GpuMs: r.Charged(), UsedGpuMs: r.Used(), AdjustmentGpuMs: r.Adjust, CostMicros: r.Cost, Currency: opt(r.Currency), LaunchGpuMs: r.Launch, RunningGpuMs: r.Run, DrainGpuMs: r.Drain, CreditGpuMs: r.Credit, Intervals: int(r.Rows)}
+	if p := r.Parts; p != nil {
+		out.WaitedMs, out.KnownGpuMs, out.IdleGpuMs = &p.Waited, &p.Known, &p.Idle
+	}
+	return out
 }
 
 // seconds of milliseconds. JSON writes the shortest number that reads the same, so three decimals stay three.

@@ -77,10 +77,10 @@ func (s *Server) GetLiveUsage(c *gin.Context, p contract.GetLiveUsageParams) {
 		s.fail(c, err)
 		return
 	}
-	list, err := s.c.Store.LiveUsage(c.Request.Context(), t, pr)
+	list, err := s.c.Store.LiveUsage(c.Request.Context(), t, pr, val(p.Job))
 	s.done(c, http.StatusOK, contract.LiveUsageList{Items: each(list, func(j store.LiveJob) contract.LiveUsage {
 		out := contract.LiveUsage{Job: j.Job, Name: j.Name, Tenant: j.Tenant, Project: j.Project, Spec: j.Spec, State: j.State, Accelerators: j.Accelerators, Since: j.Since, GpuMs: j.Charged(),
-			GpuHoursPerHour: j.Accelerators, IdleSince: j.IdleSince}
+			GpuHoursPerHour: j.Accelerators, IdleSince: j.IdleSince, ReclaimAt: j.ReclaimAt}
 		if j.Price != nil {
 			out.CostMicrosPerHour, out.Currency = opt(j.Price.Micros*int64(j.Accelerators)), opt(j.Price.Currency)
 		}

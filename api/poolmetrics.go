@@ -1,7 +1,9 @@
 package api
 
 import (
+	"cmp"
 	"context"
+	"slices"
 	"sync"
 	"time"
 
@@ -36,17 +38,72 @@ var (
 	metricAccelerators = desc("accelerators", "Installed accelerators by what they are now.", "model", "state")
 	metricJobs         = desc("jobs", "Live jobs by state.", "state")
 	metricWaiting      = desc("jobs_waiting", "Queued jobs by why they wait.", "reason")
-	metricWait         = desc("queue_wait_seconds", "Queue wait of attempts started in the last 24 hours, nearest rank.", "spec", "percentile")
-	metricShare        = desc("allocated_share", "Share of the available accelerator time of the spec's model that it had allocated, last 24 hours.", "spec")
-	metricIdle         = desc("idle_rate", "Share of the known allocated accelerator time that was idle, last 24 hours.", "spec")
-	metricUnknown      = desc("utilization_unknown_share", "Share of the allocated accelerator time of which no utilization is known, last 24 hours.", "spec")
-	metricJobSuccess   = desc("job_success_ratio", "Completed jobs among those that ended, cancelled ones aside, last 24 hours.", "spec")
-	metricGPUSuccess   = desc("gpu_success_ratio", "Accelerator time of completed attempts among ended ones, last 24 hours.", "spec")
-	metricUsed         = desc("used_gpu_seconds", "Accelerator time held in the last 24 hours.", "spec")
 	metricFindings     = desc("usage_findings", "Places where the books of accelerator time do not balance, ever found (200 at most).", "kind")
 	metricRemaining    = desc("budget_remaining_gpu_seconds", "What of the month's budget is neither spent nor committed.", "tenant", "project", "model")
 	metricUp           = desc("pool_metrics_up", "1 where the record could be read for this scrape.")
 )
+
+// countsBy are the four counts by one key, over the last 24 hours.
+type countsBy struct {
+	by                                                                                      string
+	wait, share, idle, unknown, jobSuccess, gpuSuccess, used, waiting, overdue *prometheus.Desc
+}
+
+// newCountsBy names them; those of tenants and regions have a prefix, so that no sum adds the same time up twice.
+func newCountsBy(by, prefix string) countsBy {
+	d := func(name, help string, more ...string) *prometheus.Desc {
+		return desc(prefix+name, help, append([]string{by}, more...)...)
+	}
+	return countsBy{by: by,
+		wait:       d("queue_wait_seconds", "Queue wait of attempts started in the last 24 hours, nearest rank.", "percentile"),
+		share:      d("allocated_share", "Share of the available accelerator time (of a spec's model, a region; for tenants of all) that it had allocated, last 24 hours."),
+		idle:       d("idle_rate", "Share of the known allocated accelerator time that was idle, last 24 hours."),
+		unknown:    d("utilization_unknown_share", "Share of the allocated accelerator time of which no utilization is known, last 24 hours."),
+		jobSuccess: d("job_success_ratio", "Completed jobs among those that ended, cancelled ones aside, last 24 hours."),
+		gpuSuccess: d("gpu_success_ratio", "Accelerator time of completed attempts among ended ones, last 24 hours."),
+		used:       d("used_gpu_seconds", "Accelerator time held in the last 24 hours."),
+		waiting:    d("waiting_jobs", "Jobs that wait now, but for those that are held or not to start yet."),
+		overdue:    d("overdue_jobs", "Of the jobs that wait now, those that have for 15 minutes or longer."),
+	}
+}
+
+// mostKeys bounds the series: of more specs, tenants or regions those that used the most accelerator time have some.
+const mostKeys = 100
+
+var (
+	countsMetrics    = []countsBy{newCountsBy("spec", ""), newCountsBy("tenant", "tenant_"), newCountsBy("region", "region_")}
+	metricKeysBeyond = desc("counts_left_out", "Specs, tenants or regions beyond the 100 that used most, which have no series of their own.", "by")
+)
+
+// read gives the counts of each key.
+func (k countsBy) read(ctx context.Context, st *store.Store, gauge func(*prometheus.Desc, float64, ...string)) error {
+	now := st.Now()
+	counts, err := st.FourCounts(ctx, store.CountsQuery{By: k.by, Periods: []usage.Period{{Interval: usage.Interval{Start: now.Add(-countedOver), End: now}}}})
+	if err != nil {
+		return err
+	}
+	slices.SortStableFunc(counts, func(a, b usage.Counts) int { return cmp.Or(cmp.Compare(b.Allocated, a.Allocated), cmp.Compare(b.Waiting, a.Waiting)) })
+	gauge(metricKeysBeyond, float64(max(0, len(counts)-mostKeys)), k.by)
+	for _, c := range counts[:min(len(counts), mostKeys)] {
+		if c.Wait.Attempts > 0 {
+			for q, ms := range map[string]int64{"50": c.Wait.P50, "90": c.Wait.P90, "99": c.Wait.P99} {
+				gauge(k.wait, seconds(ms), c.Key, q)
+			}
+		}
+		gauge(k.used, seconds(c.Allocated), c.Key)
+		gauge(k.waiting, float64(c.Waiting), c.Key)
+		gauge(k.overdue, float64(c.Overdue), c.Key)
+		for _, f := range []struct {
+			d  *prometheus.Desc
+			of func() (float64, bool)
+		}{{k.share, c.AllocatedShare}, {k.idle, c.IdleRate}, {k.unknown, c.UnknownShare}, {k.jobSuccess, c.JobSuccess}, {k.gpuSuccess, c.GPUSuccess}} {
+			if v, ok := f.of(); ok { // what is not known has no series: it is not 0
+				gauge(f.d, v, c.Key)
+			}
+		}
+	}
+	return nil
+}
 
 // Describe tells nothing: which labels there are is known at the scrape.
 func (m *poolMetrics) Describe(ch chan<- *prometheus.Desc) { ch <- metricUp }
@@ -96,25 +153,9 @@ func (m *poolMetrics) read(ctx context.Context) ([]prometheus.Metric, error) {
 		return nil, err
 	}
 	onCall(o, calls, gauge)
-	now := m.store.Now()
-	counts, err := m.store.FourCounts(ctx, store.CountsQuery{By: "spec", Periods: []usage.Period{{Interval: usage.Interval{Start: now.Add(-countedOver), End: now}}}})
-	if err != nil {
-		return nil, err
-	}
-	for _, c := range counts {
-		if c.Wait.Attempts > 0 {
-			for q, ms := range map[string]int64{"50": c.Wait.P50, "90": c.Wait.P90, "99": c.Wait.P99} {
-				gauge(metricWait, seconds(ms), c.Key, q)
-			}
-		}
-		gauge(metricUsed, seconds(c.Allocated), c.Key)
-		for _, f := range []struct {
-			d  *prometheus.Desc
-			of func() (float64, bool)
-		}{{metricShare, c.AllocatedShare}, {metricIdle, c.IdleRate}, {metricUnknown, c.UnknownShare}, {metricJobSuccess, c.JobSuccess}, {metricGPUSuccess, c.GPUSuccess}} {
-			if v, ok := f.of(); ok { // what is not known has no series: it is not 0
-				gauge(f.d, v, c.Key)
-			}
+	for _, k := range countsMetrics {
+		if err := k.read(ctx, m.store, gauge); err != nil {
+			return nil, err
 		}
 	}
 	found, err := m.store.Findings(ctx, 200)

@@ -4,6 +4,7 @@ import (
 	"bytes"
 	"encoding/csv"
 	"net/http"
+	"slices"
 	"strconv"
 	"strings"
 
@@ -33,7 +34,7 @@ func (s *Server) GetUsage(c *gin.Context, p contract.GetUsageParams) {
 		s.fail(c, err)
 		return
 	}
-	q := store.UsageQuery{Tenant: t, Project: pr, To: now + 1, By: []string{}, Live: val(p.Live), Every: usage.Every(val(p.Every)), Zone: zone}
+	q := store.UsageQuery{Tenant: t, Project: pr, To: now + 1, By: []string{}, Live: val(p.Live) || val(p.Parts), Parts: val(p.Parts), Every: usage.Every(val(p.Every)), Zone: zone}
 	if p.From != nil {
 		q.From = schema.At(*p.From)
 	}
@@ -56,7 +57,7 @@ func (s *Server) GetUsage(c *gin.Context, p contract.GetUsageParams) {
 		q.By = append([]string{"period"}, q.By...)
 	}
 	if c.NegotiateFormat("application/json", "text/csv") == "text/csv" {
-		b, err := usageCSV(q.By, rows)
+		b, err := usageCSV(q.By, rows, q.Parts)
 		if err != nil {
 			s.fail(c, err)
 			return
@@ -79,10 +80,14 @@ func attachment(c *gin.Context, name string, b []byte) {
 }
 
 // usageCSV has one column a key and then the sums in GPU-milliseconds, and in GPU-hours for people.
-func usageCSV(by []string, rows []store.UsageRow) ([]byte, error) {
+func usageCSV(by []string, rows []store.UsageRow, parts bool) ([]byte, error) {
 	var b bytes.Buffer
 	w := csv.NewWriter(&b)
-	if err := w.Write(append(append([]string{}, by...), "gpu_ms", "used_gpu_ms", "launch_gpu_ms", "running_gpu_ms", "drain_gpu_ms", "credit_gpu_ms", "adjustment_gpu_ms", "intervals", "gpu_hours", "cost", "currency")); err != nil {
+	head := append(slices.Clone(by), "gpu_ms", "used_gpu_ms", "launch_gpu_ms", "running_gpu_ms", "drain_gpu_ms", "credit_gpu_ms", "adjustment_gpu_ms", "intervals", "gpu_hours", "cost", "currency")
+	if parts {
+		head = append(head, "waited_ms", "known_gpu_ms", "idle_gpu_ms")
+	}
+	if err := w.Write(head); err != nil {
 		return nil, err
 	}
 	for _, r := range rows {
@@ -93,7 +98,15 @@ func usageCSV(by []string, rows []store.UsageRow) ([]byte, error) {
 		for _, n := range []int64{r.Charged(), r.Used(), r.Launch, r.Run, r.Drain, r.Credit, r.Adjust, r.Rows} {
 			line = append(line, strconv.FormatInt(n, 10))
 		}
-		if err := w.Write(append(line, strconv.FormatFloat(float64(r.Charged())/usage.Hour, 'f', 6, 64), micros(r.Cost), r.Currency)); err != nil {
+		line = append(line, strconv.FormatFloat(float64(r.Charged())/usage.Hour, 'f', 6, 64), micros(r.Cost), r.Currency)
+		if parts {
+			told := []string{"", "", ""} // what is not known is not 0
+			if p := r.Parts; p != nil {
+				told = []string{strconv.FormatInt(p.Waited, 10), strconv.FormatInt(p.Known, 10), strconv.FormatInt(p.Idle, 10)}
+			}
+			line = append(line, told...)
+		}
+		if err := w.Write(line); err != nil {
 			return nil, err
 		}
 	}

@@ -104,9 +104,10 @@ func New(c Config) http.Handler {
 		"GET /ui/repairs/{repair}":         repairPage,
 		"POST /ui/repairs/{repair}/{verb}": repairDo,
 
-		"GET /ui/usage":   usagePage,
-		"GET /ui/changes": changes,
-		"GET /ui/":        func(v *visit) { v.missing() },
+		"GET /ui/usage":        usagePage,
+		"GET /ui/usage/{file}": usageFile,
+		"GET /ui/changes":      changes,
+		"GET /ui/":             func(v *visit) { v.missing() },
 	} {
 		most := int64(smallForm)
 		if strings.HasPrefix(pattern, "POST /ui/repairs/{repair}/") {

@@ -100,6 +100,7 @@ type jobDetail struct {
 	Rank     int
 	Spent    int64 // GPU-milliseconds held so far
 	NoOutput string
+	Idle     *contract.LiveUsage // nil where it is not idle
 }
 
 // change is one line of a job's history.
@@ -132,6 +133,15 @@ func (v *visit) job(id string) (d jobDetail, err error) {
 			return d, err
 		}
 	}
+	if d.State == schema.JobRunning && v.may("GET", "/v1/usage/live") {
+		live, err := call.Do[contract.LiveUsageList](v.api.GetLiveUsage(ctx, &contract.GetLiveUsageParams{Job: &d.Id}))
+		if err != nil {
+			return d, err
+		}
+		if len(live.Items) == 1 && !live.Items[0].IdleSince.IsZero() {
+			d.Idle = &live.Items[0]
+		}
+	}
 	if d.History, err = v.history(d.Id); err != nil {
 		return d, err
 	}
@@ -148,7 +158,7 @@ func (v *visit) history(id string) ([]change, error) {
 			return nil, err
 		}
 		for _, e := range l.Items {
-			if t := eventWords(e); t != "" {
+			if t := v.eventWords(e); t != "" {
 				out = append(out, change{e.At, t})
 			}
 		}
@@ -161,10 +171,12 @@ func (v *visit) history(id string) ([]change, error) {
 }
 
 // eventWords says an event of a job; empty for those that say nothing new to its reader.
-func eventWords(e schema.Event) string {
+func (v *visit) eventWords(e schema.Event) string {
 	var d struct {
 		From, To, Cause, Code, Why, Outcome string
 		Attempt, Restarts                   int
+		Since                               schema.Instant
+		Reclaim                             schema.Instant `json:"reclaim_at"`
 	}
 	_ = json.Unmarshal(e.Data, &d) // what is missing is left out
 	n := strconv.Itoa(d.Attempt)
@@ -192,6 +204,12 @@ func eventWords(e schema.Event) string {
 		return "released by " + e.By
 	case schema.EventJobLimit:
 		return "time limit changed by " + e.By
+	case schema.EventJobIdle:
+		s := "told that its accelerators do nothing since " + v.at(d.Since)
+		if !d.Reclaim.IsZero() {
+			s += ", and that it is stopped at " + v.at(d.Reclaim)
+		}
+		return s
 	default:
 		return ""
 	}

@@ -114,39 +114,6 @@ func reasons(m map[string]int) []counted {
 	return out
 }
 
-// usagePage is GPU-hours by what the reader picks, for a month.
-func usagePage(v *visit) {
-	q := v.r.URL.Query()
-	by := q["by"]
-	if len(by) == 0 {
-		by = []string{"tenant", "project", "spec"}
-	}
-	p := contract.GetUsageParams{By: &by, Live: opt(true)}
-	month := cmp.Or(q.Get("month"), v.now.Time().Format("2006-01"))
-	from, to, err := monthOf(month)
-	if err != nil {
-		v.fail(err)
-		return
-	}
-	p.From, p.To = &from, &to
-	u, err := call.Do[contract.Usage](v.api.GetUsage(v.r.Context(), &p))
-	if err != nil {
-		v.fail(err)
-		return
-	}
-	slices.SortStableFunc(u.Items, func(a, b contract.UsageRow) int { return cmp.Compare(b.GpuMs, a.GpuMs) })
-	var counts counted4
-	if !v.fragment() { // they are beside the live part: read once with the page
-		if counts, err = v.counts(from, to); err != nil {
-			v.fail(err)
-			return
-		}
-	}
-	v.show(page{title: "Usage", path: "/ui/usage"}, usageView(u, from), usageBelow(usageForm(month, by), counts))
-}
-
-var usageKeys = []string{"tenant", "project", "spec", "model", "server", "job"}
-
 // share is a row's part of the total, for its bar.
 func share(row, total int64) string {
 	if total <= 0 || row <= 0 {

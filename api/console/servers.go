@@ -5,7 +5,6 @@ import (
 	"net/http"
 	"slices"
 	"strings"
-	"time"
 
 	"gpupool/api/call"
 	"gpupool/api/contract"
@@ -276,13 +275,4 @@ func (v *visit) do(verbs map[string]func() (*http.Response, error), where string
 	}
 	resp.Body.Close()
 	v.back(where, verb)
-}
-
-// monthOf is the half-open interval of a month such as 2026-11, in UTC.
-func monthOf(s string) (from, to time.Time, err error) {
-	from, err = time.Parse("2006-01", s)
-	if err != nil {
-		return from, to, schema.Invalid("month", s, "a month such as 2026-11")
-	}
-	return from, from.AddDate(0, 1, 0), nil
 }

@@ -257,7 +257,7 @@ type BreakerList struct {
 
 // Budget defines model for Budget.
 type Budget struct {
-	// CommittedGpuMs What runs: until its time limit, or until now where it has none
+	// CommittedGpuMs What is allocated, since the month's begin: up to its time limit, or 24 hours where it has none, or until now where that is later; also what of it lies in the next month
 	CommittedGpuMs int64  `json:"committed_gpu_ms"`
 	GpuMs          int64  `json:"gpu_ms"`
 	Id             string `json:"id"`
@@ -737,6 +737,9 @@ type LiveUsage struct {
 	Job       string `json:"job"`
 	Name      string `json:"name"`
 	Project   string `json:"project"`
+
+	// ReclaimAt RFC 3339 in UTC; null = not yet, or never
+	ReclaimAt Moment `json:"reclaim_at,omitempty"`
 
 	// Since RFC 3339 in UTC; null = not yet, or never
 	Since  Moment   `json:"since"`
@@ -1638,11 +1641,17 @@ type UsageRow struct {
 	// GpuSeconds gpu_ms / 1000, exact to the millisecond
 	GpuSeconds float64 `json:"gpu_seconds"`
 
+	// IdleGpuMs With parts: of the known time, that with a utilization under the charging policy's threshold
+	IdleGpuMs *int64 `json:"idle_gpu_ms,omitempty"`
+
 	// Intervals Ledger rows that ended in the period
 	Intervals int `json:"intervals"`
 
 	// Keys With every, also the period
 	Keys map[string]string `json:"keys"`
+
+	// KnownGpuMs With parts: of the held time, that whose utilization is known; absent where the keys don't tell
+	KnownGpuMs *int64 `json:"known_gpu_ms,omitempty"`
 
 	// LaunchGpuMs Allocated, not yet running
 	LaunchGpuMs  int64 `json:"launch_gpu_ms"`
@@ -1650,6 +1659,9 @@ type UsageRow struct {
 
 	// UsedGpuMs Held, whoever pays: launch + running + drain
 	UsedGpuMs int64 `json:"used_gpu_ms"`
+
+	// WaitedMs With parts: what the attempts that were allocated in the period had waited, which is no accelerator's time; absent where the keys don't tell
+	WaitedMs *int64 `json:"waited_ms,omitempty"`
 }
 
 // Waits defines model for Waits.
@@ -2128,6 +2140,9 @@ type GetUsageParams struct {
 
 	// Live Count what runs now
 	Live *bool `form:"live,omitempty" json:"live,omitempty"`
+
+	// Parts Also how long jobs waited, and how much of the time is known to have been idle; what runs now counts too
+	Parts *bool `form:"parts,omitempty" json:"parts,omitempty"`
 }
 
 // AuditUsageParams defines parameters for AuditUsage.
@@ -2154,6 +2169,9 @@ type GetFocusParams struct {
 type GetLiveUsageParams struct {
 	Tenant  *TenantQuery  `form:"tenant,omitempty" json:"tenant,omitempty"`
 	Project *ProjectQuery `form:"project,omitempty" json:"project,omitempty"`
+
+	// Job Only this job, by its id
+	Job *string `form:"job,omitempty" json:"job,omitempty"`
 }
 
 // GetStatementParams defines parameters for GetStatement.

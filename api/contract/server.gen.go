@@ -3862,6 +3862,14 @@ func (siw *ServerInterfaceWrapper) GetUsage(c *gin.Context) {
 		return
 	}
 
+	// ------------- Optional query parameter "parts" -------------
+
+	err = runtime.BindQueryParameterWithOptions("form", true, false, "parts", c.Request.URL.Query(), &params.Parts, runtime.BindQueryParameterOptions{Type: "boolean", Format: ""})
+	if err != nil {
+		siw.ErrorHandler(c, fmt.Errorf("Invalid format for parameter parts: %w", err), http.StatusBadRequest)
+		return
+	}
+
 	for _, middleware := range siw.HandlerMiddlewares {
 		middleware(c)
 		if c.IsAborted() {
@@ -3998,6 +4006,14 @@ func (siw *ServerInterfaceWrapper) GetLiveUsage(c *gin.Context) {
 	err = runtime.BindQueryParameterWithOptions("form", true, false, "project", c.Request.URL.Query(), &params.Project, runtime.BindQueryParameterOptions{Type: "string", Format: ""})
 	if err != nil {
 		siw.ErrorHandler(c, fmt.Errorf("Invalid format for parameter project: %w", err), http.StatusBadRequest)
+		return
+	}
+
+	// ------------- Optional query parameter "job" -------------
+
+	err = runtime.BindQueryParameterWithOptions("form", true, false, "job", c.Request.URL.Query(), &params.Job, runtime.BindQueryParameterOptions{Type: "string", Format: ""})
+	if err != nil {
+		siw.ErrorHandler(c, fmt.Errorf("Invalid format for parameter job: %w", err), http.StatusBadRequest)
 		return
 	}
 

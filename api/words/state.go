@@ -191,3 +191,15 @@ func States(states map[string]int, held int) string {
 	}
 	return strings.Join(parts, ", ")
 }
+
+// Idle says of a job since when its accelerators do nothing, and when it is stopped if that goes on; reclaim 0 = never.
+func Idle(since, reclaim, now schema.Instant) string {
+	if since.IsZero() {
+		return ""
+	}
+	s := fmt.Sprintf("Its accelerators have done nothing since %s (%s).", Clock(since, now), Ago(since, now))
+	if !reclaim.IsZero() {
+		s += fmt.Sprintf(" If that goes on, it is stopped at %s.", Clock(reclaim, now))
+	}
+	return s
+}

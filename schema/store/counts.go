@@ -4,7 +4,6 @@ import (
 	"cmp"
 	"context"
 	"fmt"
-	"math"
 	"slices"
 	"strings"
 	"time"
@@ -185,29 +184,19 @@ func (s *Store) ends(ctx context.Context, q CountsQuery, w usage.Interval, at fu
 
 // utilization sums what was known of w. It is kept by the hour: of an hour that lies in w by a part, that part is taken.
 func (s *Store) utilization(ctx context.Context, q CountsQuery, w usage.Interval, now schema.Instant, key string, at func(string) *usage.Counts) error {
-	from, to := usage.NextHour(w.Start), usage.HourOf(w.End)
-	parts := []usage.Interval{{Start: w.Start, End: min(from, w.End)}, {Start: from, End: to}, {Start: max(to, from), End: w.End}}
-	if from > to { // within one hour
-		parts = parts[:1]
-	}
-	for _, part := range parts {
-		if part.Milliseconds() == 0 {
-			continue
-		}
+	for _, part := range hourly(w, now) {
 		var rows []struct {
 			Key         string
 			Known, Idle int64
 		}
-		where, args := scopeOf(UsageQuery{Tenant: q.Tenant, Project: q.Project}, "", "hour >= ? AND hour < ?", usage.HourOf(part.Start), usage.NextHour(part.End))
+		where, args := scopeOf(UsageQuery{Tenant: q.Tenant, Project: q.Project}, "", "hour >= ? AND hour < ?", part.hours.Start, part.hours.End)
 		if err := s.read(ctx).Raw("SELECT "+key+" AS key, CAST(sum(known_ms) AS BIGINT) AS known, CAST(sum(idle_ms) AS BIGINT) AS idle FROM utilization_hours WHERE "+where+" GROUP BY 1", args...).Scan(&rows).Error; err != nil {
 			return err
 		}
-		whole := usage.Interval{Start: usage.HourOf(part.Start), End: min(usage.NextHour(part.End), now+1)} // of an hour that goes on, what is over
-		share := min(1, float64(part.Milliseconds())/float64(max(whole.Milliseconds(), 1)))
 		for _, r := range rows {
 			c := at(r.Key)
-			c.Known += int64(math.Round(share * float64(r.Known)))
-			c.Idle += int64(math.Round(share * float64(r.Idle)))
+			c.Known += part.of(r.Known)
+			c.Idle += part.of(r.Idle)
 		}
 	}
 	return nil

@@ -3,6 +3,7 @@ package store
 import (
 	"context"
 	"fmt"
+	"math"
 	"slices"
 	"strings"
 	"time"
@@ -17,6 +18,7 @@ type UsageQuery struct {
 	From, To        schema.Instant
 	By              []string // of UsageKeys
 	Live            bool     // also what live allocations have used until To
+	Parts           bool     // also waits and idle time
 	Every           usage.Every
 	Zone            *time.Location // whose calendar cuts the periods; nil = UTC
 }
@@ -37,6 +39,14 @@ type UsageRow struct {
 	// Cost is what Charged costs by the prices of each moment, in millionths of Currency; nil where a part has no price.
 	Cost     *int64
 	Currency string
+	*Parts   // where they were asked for, and the keys tell
+}
+
+// Parts are what a period's use says beside the ledger.
+type Parts struct {
+	Waited int64 // ms that attempts allocated in the period had waited: no accelerator's time
+	Known  int64 // GPU-milliseconds whose utilization is known; see FourCounts
+	Idle   int64 // of them, under the threshold
 }
 
 // Usage sums the ledger exactly, each interval cut to [From, To) and to the periods. Whole hours come from the hourly
@@ -70,7 +80,7 @@ func (s *Store) Usage(ctx context.Context, q UsageQuery) ([]UsageRow, error) {
 	}
 	var live []schema.LedgerRow
 	if q.Live {
-		if live, err = s.liveUsage(ctx, q); err != nil {
+		if live, err = s.liveUsage(ctx, q, ""); err != nil {
 			return nil, err
 		}
 	}
@@ -134,6 +144,11 @@ func (s *Store) usageIn(ctx context.Context, q UsageQuery, p usage.Period, live 
 			cost[id].Add(prices.At(f.keys[len(q.By)], w.Start), f.Charged())
 		}
 	}
+	if q.Parts {
+		if err := s.addParts(ctx, q, p.Interval, sums); err != nil {
+			return nil, err
+		}
+	}
 	out := make([]UsageRow, 0, len(sums))
 	ids := make([]string, 0, len(sums))
 	for id := range sums {
@@ -146,6 +161,90 @@ func (s *Store) usageIn(ctx context.Context, q UsageQuery, p usage.Period, live 
 		out = append(out, r)
 	}
 	return out, nil
+}
+
+// addParts adds waits and idle time to the sums, where both are known by the keys.
+func (s *Store) addParts(ctx context.Context, q UsageQuery, w usage.Interval, sums map[string]*UsageRow) error {
+	by := slices.Clone(q.By)
+	for i, k := range by {
+		if classes[k] != nil {
+			by[i] = "model"
+		} else if k == "outcome" || k == "server" || k == "rack" { // of a wait there is none
+			return nil
+		}
+	}
+	add := func(table, when string, cut usage.Interval, columns string, scale func(*Parts, int64, int64)) error {
+		where, args := scopeOf(q, "", when+" >= ? AND "+when+" < ?", cut.Start, cut.End)
+		query := "SELECT " + strings.Join(append(slices.Clone(by), columns), ", ") + " FROM " + table + " WHERE " + where
+		if len(by) > 0 {
+			query += " GROUP BY " + strings.Join(by, ", ")
+		}
+		rows, err := s.read(ctx).Raw(query, args...).Rows()
+		if err != nil {
+			return err
+		}
+		defer rows.Close()
+		for rows.Next() {
+			keys, dst := make([]string, len(by)), make([]any, 0, len(by)+2)
+			for i := range keys {
+				dst = append(dst, &keys[i])
+			}
+			var a, b int64
+			if err := rows.Scan(append(dst, &a, &b)...); err != nil {
+				return err
+			}
+			for i, k := range q.By {
+				if class := classes[k]; class != nil {
+					keys[i] = class(keys[i])
+				}
+			}
+			if r := sums[strings.Join(keys, "\x00")]; r != nil {
+				scale(r.Parts, a, b)
+			}
+		}
+		return rows.Err()
+	}
+	for _, r := range sums {
+		r.Parts = &Parts{}
+	}
+	if err := add("attempt_facts", "allocated_at", w, "CAST(coalesce(sum(wait_ms), 0) AS BIGINT), 0", func(p *Parts, ms, _ int64) { p.Waited += ms }); err != nil {
+		return err
+	}
+	for _, part := range hourly(w, s.Now()) {
+		if err := add("utilization_hours", "hour", part.hours, "CAST(coalesce(sum(known_ms), 0) AS BIGINT), CAST(coalesce(sum(idle_ms), 0) AS BIGINT)", func(p *Parts, known, idle int64) {
+			p.Known += part.of(known)
+			p.Idle += part.of(idle)
+		}); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// hoursPart are hours of what is kept by the hour, and the share of them that lies in an interval.
+type hoursPart struct {
+	hours usage.Interval
+	share float64
+}
+
+func (h hoursPart) of(ms int64) int64 { return int64(math.Round(h.share * float64(ms))) }
+
+// hourly cuts w into whole hours and parts of one. Of an hour that goes on, what is over counts as the whole.
+func hourly(w usage.Interval, now schema.Instant) (out []hoursPart) {
+	from, to := usage.NextHour(w.Start), usage.HourOf(w.End)
+	parts := []usage.Interval{{Start: w.Start, End: min(from, w.End)}, {Start: from, End: to}, {Start: max(to, from), End: w.End}}
+	if from > to { // within one hour
+		parts = parts[:1]
+	}
+	for _, p := range parts {
+		if p.Milliseconds() == 0 {
+			continue
+		}
+		h := usage.Interval{Start: usage.HourOf(p.Start), End: usage.NextHour(p.End)}
+		whole := max(usage.Interval{Start: h.Start, End: min(h.End, now+1)}.Milliseconds(), 1)
+		out = append(out, hoursPart{h, min(1, float64(p.Milliseconds())/float64(whole))})
+	}
+	return out
 }
 
 // keyed is a sum with the values of what it was grouped by, in that order.
@@ -270,7 +369,7 @@ func (s *Store) sums(ctx context.Context, by []string, from, where string, args 
 
 // liveUsage gives live allocations as rows that end at To, with the rack in Note. They are no rows of the ledger: one that
 // ends is there from then on, with the same part in every past period.
-func (s *Store) liveUsage(ctx context.Context, q UsageQuery) ([]schema.LedgerRow, error) {
+func (s *Store) liveUsage(ctx context.Context, q UsageQuery, job string) ([]schema.LedgerRow, error) {
 	db := s.read(ctx).Table("allocations al").Joins("JOIN jobs j ON j.id = al.job").Joins("JOIN attempts t ON t.job = al.job AND t.attempt = al.attempt").Joins("JOIN servers s ON s.id = al.server").
 		Select("al.job || '/' || al.attempt || '/' || al.accelerator AS id, 'usage' AS kind, al.job, al.attempt, al.accelerator, al.server, j.tenant, j.project, j.spec, j.model, al.region, al.allocated_at AS start_at, t.running_at, t.stopping_at, s.rack AS note").
 		Where("al.released_at = 0 AND al.allocated_at < ?", q.To)
@@ -279,6 +378,9 @@ func (s *Store) liveUsage(ctx context.Context, q UsageQuery) ([]schema.LedgerRow
 	}
 	if q.Project != "" {
 		db = db.Where("j.project = ?", q.Project)
+	}
+	if job != "" {
+		db = db.Where("al.job = ?", job)
 	}
 	var rows []schema.LedgerRow
 	if err := db.Scan(&rows).Error; err != nil {
@@ -299,12 +401,13 @@ type LiveJob struct {
 	usage.Amounts                                   // of this attempt, until now
 	Price                            *usage.Price   // an accelerator's hour now; nil = none is set
 	IdleSince                        schema.Instant
+	ReclaimAt                        schema.Instant // when it is stopped at the earliest if it goes on being idle; 0 = never
 }
 
-// LiveUsage is what runs now, the most accelerators first.
-func (s *Store) LiveUsage(ctx context.Context, tenant, project string) ([]LiveJob, error) {
+// LiveUsage is what runs now, the most accelerators first; job "" = all jobs.
+func (s *Store) LiveUsage(ctx context.Context, tenant, project, job string) ([]LiveJob, error) {
 	now := s.Now()
-	rows, err := s.liveUsage(ctx, UsageQuery{Tenant: tenant, Project: project, To: now + 1})
+	rows, err := s.liveUsage(ctx, UsageQuery{Tenant: tenant, Project: project, To: now + 1}, job)
 	if err != nil {
 		return nil, err
 	}
@@ -352,7 +455,7 @@ func (s *Store) LiveUsage(ctx context.Context, tenant, project string) ([]LiveJo
 		out = append(out, *byJob[id])
 	}
 	slices.SortStableFunc(out, func(a, b LiveJob) int { return b.Accelerators - a.Accelerators })
-	return out, nil
+	return out, s.setReclaims(ctx, out)
 }
 
 // Ledger are rows in the order they were made, for audits and tests.

@@ -386,7 +386,7 @@ func TestAnyHistorySumsToTheReference(t *testing.T) {
 			for _, j := range b.in("starting", "running", "stopping") {
 				b.end(j)
 			}
-			if live, err := b.LiveUsage(t.Context(), "", ""); err != nil || len(live) != 0 {
+			if live, err := b.LiveUsage(t.Context(), "", "", ""); err != nil || len(live) != 0 {
 				t.Fatalf("after the end %+v is live (%v)", live, err)
 			}
 			b.check()
@@ -471,7 +471,7 @@ func TestARequeuedJobIsTheSumOfItsAttempts(t *testing.T) {
 	if len(ledger) != 4 || ledger[0].Start-ledger[0].Queued != 30_000 || ledger[3].Start-ledger[3].Queued != 30_000 {
 		t.Fatalf("%+v, want four attempts that each waited for 30 s", ledger)
 	}
-	live, err := b.LiveUsage(ctx, "", "")
+	live, err := b.LiveUsage(ctx, "", "", "")
 	b.must(err)
 	if len(live) != 0 {
 		t.Fatalf("after the end %+v is live", live)

@@ -163,28 +163,49 @@ type Idle struct {
 // IdleJobs are live jobs that have done nothing for longer than they may without being told, by p and by their tenant's
 // and project's own limits.
 func (s *Store) IdleJobs(ctx context.Context, p usage.Policy) ([]Idle, error) {
-	live, err := s.LiveUsage(ctx, "", "")
+	live, err := s.LiveUsage(ctx, "", "", "")
+	if err != nil {
+		return nil, err
+	}
+	live = slices.DeleteFunc(live, func(j LiveJob) bool { return j.IdleSince == 0 || j.State != schema.JobRunning })
+	if len(live) == 0 {
+		return nil, nil
+	}
+	accounts, err := s.accounts(ctx)
 	if err != nil {
 		return nil, err
 	}
 	now := s.Now()
 	var out []Idle
-	var accounts map[string]schema.Account
 	for _, j := range live {
-		if j.IdleSince == 0 || j.State != schema.JobRunning {
-			continue
-		}
-		if accounts == nil {
-			if accounts, err = s.accounts(ctx); err != nil {
-				return nil, err
-			}
-		}
 		warn, reclaim := p.IdleLimits(accounts[j.Tenant], accounts[j.Tenant+"/"+j.Project])
 		if d := int64(now - j.IdleSince); warn > 0 && d >= warn {
 			out = append(out, Idle{j, d, reclaim})
 		}
 	}
 	return out, nil
+}
+
+// setReclaims says of idle jobs when they are stopped at the earliest.
+func (s *Store) setReclaims(ctx context.Context, live []LiveJob) error {
+	if !slices.ContainsFunc(live, func(j LiveJob) bool { return j.IdleSince != 0 }) {
+		return nil
+	}
+	p, err := s.ChargePolicy(ctx)
+	if err != nil {
+		return err
+	}
+	accounts, err := s.accounts(ctx)
+	if err != nil {
+		return err
+	}
+	for i := range live {
+		j := &live[i]
+		if _, reclaim := p.IdleLimits(accounts[j.Tenant], accounts[j.Tenant+"/"+j.Project]); j.IdleSince != 0 && reclaim > 0 {
+			j.ReclaimAt = j.IdleSince + schema.Instant(reclaim)
+		}
+	}
+	return nil
 }
 
 // accounts are those of tenants by their name and of projects by tenant/project.

@@ -263,6 +263,18 @@ func jobNote(j contract.Job, now schema.Instant) string {
 	return ""
 }
 
+// idleNotice says that a running job does nothing; empty where it does, or where the caller may not read usage.
+func idleNotice(cmd *cobra.Command, c *client.Client, j contract.Job, now schema.Instant) string {
+	if j.State != schema.JobRunning {
+		return ""
+	}
+	live, err := call.Do[contract.LiveUsageList](c.GetLiveUsage(cmd.Context(), &contract.GetLiveUsageParams{Job: &j.Id}))
+	if err != nil || len(live.Items) != 1 {
+		return ""
+	}
+	return words.Idle(live.Items[0].IdleSince, live.Items[0].ReclaimAt, now)
+}
+
 func (a *app) jobShow() *cobra.Command {
 	return &cobra.Command{
 		Use: "show ID", Short: "Show a job: what was asked, where it is, its attempts and devices", Args: exactly("ID"),
@@ -296,6 +308,7 @@ func (a *app) jobShow() *cobra.Command {
 				f.put("Clears when", why.Clears)
 				f.put("Who can act", classWords(why.Class))
 			}
+			f.put("Idle", idleNotice(cmd, c, j, now))
 			f.put("Next", jobNext(j))
 			f.put("Tenant", strings.Trim(j.Tenant+" / "+j.Project, " /"))
 			f.put("Asks for", fmt.Sprintf("%s of %s (spec %s)", words.Gang(j.Nodes, j.PerNode), j.Model, j.Spec))

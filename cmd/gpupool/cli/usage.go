@@ -24,7 +24,7 @@ func (a *app) usage() *cobra.Command {
 	var by []string
 	var from, to moment
 	var tenant, project, every, zone string
-	var live bool
+	var live, parts bool
 	keys := []string{"tenant", "project", "spec", "model", "region", "outcome", "server", "rack", "job", "vendor", "generation"}
 	cmd := &cobra.Command{
 		Use:   "usage",
@@ -35,6 +35,7 @@ and --to. Times without a zone are UTC; 2026-11 is the begin of that month. --ev
 		Example: `  gpupool usage --by tenant,project --from 2026-11 --to 2026-12
   gpupool usage --by spec --every day --zone Europe/Berlin --from 2026-11
   gpupool usage --by vendor,generation,model --from 2026-11
+  gpupool usage --by project --parts --from 2026-11
   gpupool usage --by spec -o csv > usage.csv`,
 		Args: exactly(),
 		RunE: func(cmd *cobra.Command, _ []string) error {
@@ -47,7 +48,7 @@ and --to. Times without a zone are UTC; 2026-11 is the begin of that month. --ev
 			if err != nil {
 				return err
 			}
-			u, err := call.Do[contract.Usage](c.GetUsage(cmd.Context(), &contract.GetUsageParams{Tenant: opt(tenant), Project: opt(project), Live: opt(live), By: &by, From: from.given(), To: to.given(), Every: opt(every), Zone: opt(zone)}))
+			u, err := call.Do[contract.Usage](c.GetUsage(cmd.Context(), &contract.GetUsageParams{Tenant: opt(tenant), Project: opt(project), Live: opt(live), Parts: opt(parts), By: &by, From: from.given(), To: to.given(), Every: opt(every), Zone: opt(zone)}))
 			if err != nil {
 				return err
 			}
@@ -56,9 +57,9 @@ and --to. Times without a zone are UTC; 2026-11 is the begin of that month. --ev
 			case "json":
 				return printJSON(w, u)
 			case "csv":
-				return usageTable(u, true).csv(w)
+				return usageTable(u, true, parts).csv(w)
 			}
-			usageTable(u, false).write(w, "Nothing was used.")
+			usageTable(u, false, parts).write(w, "Nothing was used.")
 			return nil
 		},
 	}
@@ -71,6 +72,7 @@ and --to. Times without a zone are UTC; 2026-11 is the begin of that month. --ev
 	f.StringVar(&every, "every", "", "apart for each hour, day, week or month")
 	f.StringVar(&zone, "zone", "", "time zone of --every, like Europe/Berlin; else the pool's")
 	f.BoolVar(&live, "live", false, "count also what runs now")
+	f.BoolVar(&parts, "parts", false, "apart: waits, launch, run, drain, credits and corrections, and what of the held time is known to have been idle; counts also what runs now")
 	cmd.AddCommand(a.usageNow(), a.usageAudit(), a.usageAdjust(), a.usageCapacity(), a.forecast(), a.charging(), a.prices(),
 		a.file("statement", "A tenant's monthly statement, as HTML", "month", func(ctx context.Context, c *client.Client, o files) (*http.Response, error) {
 			return c.GetStatement(ctx, &contract.GetStatementParams{Tenant: opt(o.tenant), Month: o.month, Zone: opt(o.zone)})
@@ -140,10 +142,10 @@ func (a *app) usageNow() *cobra.Command {
 			return show(a, cmd, func(c *client.Client) (contract.LiveUsageList, error) {
 				return call.Do[contract.LiveUsageList](c.GetLiveUsage(cmd.Context(), &contract.GetLiveUsageParams{Tenant: opt(tenant), Project: opt(project)}))
 			}, func(l contract.LiveUsageList) {
-				t := newTable("JOB", "TENANT/PROJECT", "SPEC", "STATE", "GPU-HOURS", "PER HOUR", "COST PER HOUR", "IDLE SINCE")
+				t := newTable("JOB", "TENANT/PROJECT", "SPEC", "STATE", "GPU-HOURS", "PER HOUR", "COST PER HOUR", "IDLE SINCE", "STOPPED")
 				now := nowInstant()
 				for _, j := range l.Items {
-					t.row(j.Job, j.Tenant+"/"+j.Project, j.Spec, string(j.State), words.GPUHours(j.GpuMs), strconv.Itoa(j.GpuHoursPerHour), money(j.CostMicrosPerHour, j.Currency), words.Ago(j.IdleSince, now))
+					t.row(j.Job, j.Tenant+"/"+j.Project, j.Spec, string(j.State), words.GPUHours(j.GpuMs), strconv.Itoa(j.GpuHoursPerHour), money(j.CostMicrosPerHour, j.Currency), words.Ago(j.IdleSince, now), reclaim(j, now))
 				}
 				t.write(cmd.OutOrStdout(), "Nothing runs.")
 			})
@@ -152,6 +154,14 @@ func (a *app) usageNow() *cobra.Command {
 	cmd.Flags().StringVar(&tenant, "tenant", "", "only this tenant")
 	cmd.Flags().StringVar(&project, "project", "", "only this project")
 	return cmd
+}
+
+// reclaim is when an idle job is stopped if it goes on so; empty where it is not.
+func reclaim(j contract.LiveUsage, now schema.Instant) string {
+	if j.ReclaimAt.IsZero() {
+		return ""
+	}
+	return words.Clock(j.ReclaimAt, now)
 }
 
 func money(micros *int64, currency *string) string {
@@ -550,8 +560,24 @@ func never(ms int64) string {
 	return (time.Duration(ms) * time.Millisecond).String()
 }
 
+// partsOf are the cells of --parts. What is not known is empty, not 0.
+func partsOf(r contract.UsageRow, exact bool, hours func(int64) string) []string {
+	known := func(ms *int64, text func(int64) string) string {
+		if ms == nil {
+			return ""
+		}
+		return text(*ms)
+	}
+	if exact {
+		whole := func(ms int64) string { return strconv.FormatInt(ms, 10) }
+		return []string{known(r.WaitedMs, whole), whole(r.LaunchGpuMs), whole(r.RunningGpuMs), whole(r.DrainGpuMs), whole(r.CreditGpuMs), whole(r.AdjustmentGpuMs), known(r.KnownGpuMs, whole), known(r.IdleGpuMs, whole)}
+	}
+	unknown := func(ms int64) string { return hours(max(0, r.UsedGpuMs-ms)) }
+	return []string{known(r.WaitedMs, wait), hours(r.LaunchGpuMs), hours(r.RunningGpuMs), hours(r.DrainGpuMs), hours(r.CreditGpuMs), hours(r.AdjustmentGpuMs), known(r.IdleGpuMs, hours), known(r.KnownGpuMs, unknown)}
+}
+
 // usageTable has a column for each key, then the hours; for people a last line with the total.
-func usageTable(u contract.Usage, exact bool) *table {
+func usageTable(u contract.Usage, exact, parts bool) *table {
 	priced := slices.ContainsFunc(u.Items, func(r contract.UsageRow) bool { return r.CostMicros != nil })
 	head := make([]string, 0, len(u.By)+3)
 	for _, k := range u.By {
@@ -570,6 +596,11 @@ func usageTable(u contract.Usage, exact bool) *table {
 	} else if priced {
 		head = append(head, "COST")
 	}
+	if parts && exact {
+		head = append(head, "waited_ms", "launch_gpu_ms", "running_gpu_ms", "drain_gpu_ms", "credit_gpu_ms", "adjustment_gpu_ms", "known_gpu_ms", "idle_gpu_ms")
+	} else if parts {
+		head = append(head, "WAITED", "LAUNCH", "RUN", "DRAIN", "CREDITED", "CORRECTED", "IDLE", "IDLE UNKNOWN")
+	}
 	t := newTable(head...)
 	hours := func(ms int64) string { return words.GPUHoursTo(ms, words.HourDigits(u.TotalGpuMs)) }
 	if exact {
@@ -586,6 +617,9 @@ func usageTable(u contract.Usage, exact bool) *table {
 		row = append(row, hours(r.GpuMs))
 		if priced {
 			row = append(row, money(r.CostMicros, r.Currency))
+		}
+		if parts {
+			row = append(row, partsOf(r, exact, hours)...)
 		}
 		t.row(row...)
 	}

@@ -30,6 +30,7 @@ const (
 	Absent  Kind = "absent"  // no longer there
 	BurnIn  Kind = "burnin"  // answers, and computes wrong results under load
 	Hang    Kind = "hang"    // readings of it never come back
+	Idle    Kind = "idle"    // is well, and whoever holds it does nothing with it: a job that hangs, a notebook nobody sits at
 	Link    Kind = "link"    // a fabric link is down and the slot trained at half its lanes
 
 	// These pass, or are cured without a technician; see Cures.
@@ -51,7 +52,7 @@ func Cure(p *Part, by schema.Cure) {
 }
 
 // Kinds lists them all.
-var Kinds = []Kind{XID79, XID48, ECC, RAS, Thermal, Absent, BurnIn, Hang, Link, XID31, XID94, XID63, XID95, XID119, XID74, Lost}
+var Kinds = []Kind{XID79, XID48, ECC, RAS, Thermal, Absent, BurnIn, Hang, Idle, Link, XID31, XID94, XID63, XID95, XID119, XID74, Lost}
 
 // Part is one accelerator, as it lies in its slot.
 type Part struct {

@@ -229,6 +229,9 @@ func (s *Set) device(i int, p *Part) agentproto.Device {
 		return d
 	}
 	load := s.load(p.UUID, i)
+	if p.Has(Idle) {
+		load = 0
+	}
 	if s.tested[i] > 0 {
 		load = 1
 	}
