@@ -26,7 +26,12 @@ type bench struct {
 
 func newBench(t *testing.T, servers int) *bench {
 	t.Helper()
-	b := &bench{Store: storetest.Open(t), t: t}
+	return benchOn(t, storetest.Open(t), servers)
+}
+
+func benchOn(t *testing.T, s *store.Store, servers int) *bench {
+	t.Helper()
+	b := &bench{Store: s, t: t}
 	for i := range servers {
 		b.servers = append(b.servers, storetest.Available(t, b.Store, i+1, h100, 4))
 	}

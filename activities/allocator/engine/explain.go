@@ -565,9 +565,13 @@ func (s *State) shortDetail(j *job, code Code, d *diagnosis) (Detail, []Blocker,
 		}
 		return det, blockers, "a server that could hold the job is schedulable again"
 	case Fragmented:
+		after := d.largest // where nothing can be preempted
+		if s.lowerRuns(d.pool, j.Priority) {
+			after = max(after, s.afterPreempt(j, d.pool)*max(j.shape.spec.k, 1))
+		}
 		det := Detail{
 			"free_total": d.free, "largest_block": d.largest, "needed_block": d.block, "level": d.level,
-			"after_preempt_largest": d.preempt,
+			"after_preempt_largest": after,
 		}
 		if d.limited != "" {
 			det["limited_by"] = d.limited

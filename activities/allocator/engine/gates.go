@@ -1,6 +1,7 @@
 package engine
 
 import (
+	"maps"
 	"slices"
 	"time"
 )
@@ -246,17 +247,26 @@ type miss struct {
 func (s *State) request(sh *shape) *request {
 	key := requestKey{sh.spec.Name, sh.nodes, sh.same, sh.required, sh.servers, sh.cluster, sh.site, sh.region, sh.service}
 	r := s.requests[key]
-	if r == nil {
+	switch {
+	case r == nil:
 		r = &request{requestKey: key}
 		s.requests[key] = r
+	case r.refs == 0:
+		s.unasked--
 	}
 	r.refs++
 	return r
 }
 
+// forgetRequest notes that a shape is gone. What was measured for a request is kept until those that nobody asks are many:
+// the next job often asks the same.
 func (s *State) forgetRequest(r *request) {
-	if r.refs--; r.refs == 0 {
-		delete(s.requests, r.requestKey)
+	if r.refs--; r.refs > 0 {
+		return
+	}
+	if s.unasked++; s.unasked > len(s.requests)/2+256 {
+		maps.DeleteFunc(s.requests, func(_ requestKey, o *request) bool { return o.refs == 0 })
+		s.unasked = 0
 	}
 }
 
@@ -290,32 +300,24 @@ func (s *State) measureMost(sh *shape, same Level) *mostPossible {
 	need := max(sp.k, 0)
 	for _, p := range sp.pools {
 		m.installed += p.installed
-		var nodes int
-		var at [levels]map[string]int
-		for l := range at {
-			at[l] = map[string]int{}
-		}
+		fit := make([]*bay, 0, len(p.bays))
 		for _, b := range p.bays {
 			if !a.allows(b.srv) || b.srv.CPU < sp.CPU || b.srv.MemoryBytes < sp.MemoryBytes {
 				continue
 			}
 			m.server = max(m.server, len(b.accels))
-			if len(b.accels) < need {
-				continue
-			}
-			nodes++
-			for l, name := range b.domainNames() {
-				if name != "" {
-					at[l][name]++
-				}
+			if len(b.accels) >= need {
+				fit = append(fit, b)
 			}
 		}
+		nodes := len(fit)
 		m.pool = max(m.pool, nodes)
+		at := p.largest(fit)
 		for l := range at {
-			m.at[l] = max(m.at[l], largest(at[l]))
+			m.at[l] = max(m.at[l], at[l])
 		}
 		if same != AnyLevel {
-			nodes = largest(at[same.index()])
+			nodes = at[same.index()]
 		}
 		m.within = append(m.within, poolMost{p, nodes})
 		if nodes >= sh.nodes {
@@ -325,10 +327,22 @@ func (s *State) measureMost(sh *shape, same Level) *mostPossible {
 	return m
 }
 
-func largest(counts map[string]int) int {
-	most := 0
-	for _, n := range counts {
-		most = max(most, n)
+// largest is how many of some bays of a pool are in one domain, at most, by levels.
+func (p *pool) largest(some []*bay) (most [levels]int) {
+	for l := range most {
+		if len(some) == len(p.bays) { // all of them, as nearly always
+			for _, d := range p.domains[l] {
+				most[l] = max(most[l], len(d.bays))
+			}
+			continue
+		}
+		counts := map[string]int{}
+		for _, b := range some {
+			if name := b.domainNames()[l]; name != "" {
+				counts[name]++
+				most[l] = max(most[l], counts[name])
+			}
+		}
 	}
 	return most
 }

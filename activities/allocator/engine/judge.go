@@ -246,7 +246,7 @@ type diagnosis struct {
 	block   int // accelerators the job needs in one block
 	needed  int
 	healed  int // nodes that would fit if everything idle were healthy
-	preempt int // the largest block if everything preemptible of lower priority were gone
+	pool    *pool
 	next    int64
 	nextJob string
 	limited string // cpu or memory, when accelerators alone would do
@@ -290,8 +290,8 @@ type counts struct {
 func (s *State) diagnoseIn(j *job, p *pool) diagnosis {
 	a := s.askFor(j)
 	k := max(a.k, 1)
-	d := diagnosis{model: p.model, cluster: p.cluster, needed: a.nodes * k, block: k, level: "server", sick: map[string][]string{}, next: far}
-	within := a.required && a.same != AnyLevel && a.nodes > 1
+	d := diagnosis{pool: p, model: p.model, cluster: p.cluster, needed: a.nodes * k, block: k, level: "server", sick: map[string][]string{}, next: far}
+	within := a.within()
 	var all counts
 	domains := map[string]*counts{"": &all}
 	widest, byGPUs := 0, 0
@@ -389,7 +389,6 @@ func (s *State) diagnoseIn(j *job, p *pool) diagnosis {
 		}
 	case d.free >= d.needed:
 		d.code = Fragmented
-		d.preempt = k * s.afterPreempt(&a, p, within)
 	default:
 		d.code = Capacity
 	}
@@ -446,9 +445,11 @@ func (b *bay) backAt(now int64) back {
 	return t
 }
 
-// afterPreempt is how many nodes would fit, in the best domain if the gang must be in one, with everything that may
-// be preempted gone.
-func (s *State) afterPreempt(a *ask, p *pool, within bool) int {
+// afterPreempt is how many nodes of a job would fit a pool, in the best domain if the gang must be in one, with everything
+// that may be preempted gone.
+func (s *State) afterPreempt(j *job, p *pool) int {
+	ask := s.askFor(j)
+	a, within := &ask, ask.within()
 	domains := map[string]int{}
 	most := 0
 	for _, b := range p.bays {

@@ -39,6 +39,9 @@ func (a *ask) anywhere() bool {
 	return !a.service && a.cluster == "" && a.site == "" && a.region == "" && len(a.only) == 0
 }
 
+// within says that the nodes must be in one domain.
+func (a *ask) within() bool { return a.required && a.same != AnyLevel && a.nodes > 1 }
+
 // allows says whether a job of the shape may use the server at all, busy or not.
 func (a *ask) allows(srv *server) bool {
 	if a.service && srv.BatchOnly || a.cluster != "" && srv.Cluster != a.cluster || a.site != "" && srv.Site != a.site ||

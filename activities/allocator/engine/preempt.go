@@ -474,6 +474,13 @@ func (h *hunter) fewest(b *bay, cands []*alloc) []*alloc {
 		return h.spareOn(b, cands)
 	}
 	need, frees := h.shortBy(b, cands)
+	all := 0
+	for _, n := range frees {
+		all += n
+	}
+	if !slices.ContainsFunc(frees, func(n int) bool { return all-n >= need }) {
+		return cands // each of them is needed
+	}
 	var best []*alloc
 	var bestLost time.Duration
 	set := make([]*alloc, 0, 8)

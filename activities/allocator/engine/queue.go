@@ -150,23 +150,34 @@ func (g *group) enlist(sh *shape) {
 
 // relane sorts the jobs in line into lanes anew, when families have changed.
 func (s *State) relane() {
+	var jobs []place
 	for _, g := range s.groups {
 		g.lanes = nil
 		for _, sh := range g.shapes {
 			sh.lane = nil
 			g.enlist(sh)
-			milli := sh.milli()
-			var again ranked // what a job asks for may have changed with its spec
-			sh.queue.each(func(j *job) bool {
-				again.insert(j, milli)
-				if sh.lane != nil {
-					sh.lane.queue.insert(j, milli)
-				}
-				return true
-			})
-			sh.queue = again
+			if n := sh.queue.all; n.milli != int64(n.jobs)*sh.milli() { // what a job asks for has changed with its spec
+				sh.queue = rank(sh.places(jobs[:0]))
+			}
+		}
+		for _, l := range g.lanes {
+			jobs = jobs[:0]
+			for _, sh := range l.shapes {
+				jobs = sh.places(jobs)
+			}
+			l.queue = rank(jobs)
 		}
 	}
+}
+
+// places appends the shape's jobs in line.
+func (sh *shape) places(to []place) []place {
+	milli := sh.milli()
+	sh.queue.each(func(j *job) bool {
+		to = append(to, place{j.Seq, milli, j})
+		return true
+	})
+	return to
 }
 
 type array struct {

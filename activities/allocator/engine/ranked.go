@@ -68,6 +68,21 @@ func comparePlace(p place, j *job) int {
 	return strings.Compare(p.job.ID, j.ID)
 }
 
+// rank is a list of jobs, told in any order.
+func rank(places []place) ranked {
+	slices.SortFunc(places, func(p, o place) int { return comparePlace(p, o.job) })
+	var r ranked
+	for part := range slices.Chunk(places, runLength) {
+		next := run{first: part[0].seq, places: slices.Clone(part)}
+		for _, p := range part {
+			next.milli += p.milli
+		}
+		r.runs = append(r.runs, next)
+		r.all.add(tally{len(part), next.milli})
+	}
+	return r
+}
+
 func (r *ranked) len() int { return r.all.jobs }
 
 // find is the run and the place in it where a job is or would be.

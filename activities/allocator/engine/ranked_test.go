@@ -38,6 +38,17 @@ func TestRankedIsASortedList(t *testing.T) {
 			if !slices.Equal(got, model) || r.len() != len(model) {
 				t.Fatalf("%d jobs, want %d, or in another order", len(got), len(model))
 			}
+			told := make([]place, 0, len(model))
+			for i := range model {
+				j := model[len(model)-1-i]
+				told = append(told, place{j.Seq, j.Seq, j})
+			}
+			again := rank(told)
+			var at []*job
+			again.each(func(j *job) bool { at = append(at, j); return true })
+			if !slices.Equal(at, model) || again.all != r.all {
+				t.Fatalf("ranked at once: %d jobs and %+v, want %d and %+v, or in another order", len(at), again.all, len(model), r.all)
+			}
 			if len(model) > 0 {
 				i := rapid.IntRange(0, len(model)-1).Draw(t, "asked")
 				want := tally{jobs: i}

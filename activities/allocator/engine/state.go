@@ -51,6 +51,7 @@ type State struct {
 	shapes    map[shapeKey]*shape
 	groups    map[groupKey]*group
 	requests  map[requestKey]*request
+	unasked   int // requests that no shape makes now
 	arrays    map[string]*array
 	ring      []*job // every waiting job, for refreshing numbers in turn
 	cursor    int

@@ -95,6 +95,7 @@ type fullPool struct {
 	next  int // number of the next job
 	rng   *random
 	fills time.Duration
+	spent time.Duration // of the processor while filling
 	loads time.Duration
 
 	poolBytes, bytes int64
@@ -119,9 +120,9 @@ func newFullPool(servers, queue int) *fullPool {
 		b.pool.SetJob(benchJob(i, b.now))
 	}
 	b.loads = time.Since(began)
-	began = time.Now()
+	began, spent := time.Now(), threadTime()
 	r := b.pool.Cycle(b.now)
-	b.fills = time.Since(began)
+	b.fills, b.spent = time.Since(began), threadTime()-spent
 	b.filled, b.next = len(r.Starts), b.total
 	b.live = append(make([]engine.Start, 0, len(r.Starts)), r.Starts...)
 	for more := r.More; more; { // every reason is told before the clock starts
@@ -156,11 +157,11 @@ func benchSteady(servers, queue int, goals bool) []Figure {
 		}
 		return 0
 	}
+	runtime.LockOSThread() // its own processor time is what a cycle costs, however busy the machine is
+	defer runtime.UnlockOSThread()
 	b := newFullPool(servers, queue)
 	const cycles = 300
 	var times, work []time.Duration
-	runtime.LockOSThread() // its own processor time is what a cycle costs, however busy the machine is
-	defer runtime.UnlockOSThread()
 	pace := time.NewTicker(every)
 	defer pace.Stop()
 	for range cycles {
@@ -175,6 +176,7 @@ func benchSteady(servers, queue int, goals bool) []Figure {
 	rate := float64(b.filled) / b.fills.Seconds()
 	figures := []Figure{
 		{"placements a second while filling, " + name, rate, "1/s", goal(100000), rate >= goal(100000)},
+		{"placements a second of processor time while filling, " + name, float64(b.filled) / b.spent.Seconds(), "1/s", 0, true},
 		ceiling("cycle p99 (100 releases, 100 submits, every 20 ms), "+name, times[len(times)*99/100], "ms", time.Millisecond, goal(5)),
 		ceiling("cycle p50 (100 releases, 100 submits, every 20 ms), "+name, times[len(times)/2], "ms", time.Millisecond, 0),
 		ceiling("processor time of a cycle, p50, "+name, work[len(work)/2], "ms", time.Millisecond, 0),
@@ -232,22 +234,35 @@ func benchVictims() []Figure {
 		nodes int
 		goal  float64
 	}{{1, 10}, {500, 200}} {
-		s := engine.New(engine.Config{})
-		for i := range 500 {
-			s.SetServer(benchServer(i, 32, "h100"))
+		var times []time.Duration
+		found := true
+		for range 5 {
+			s := victimPool()
+			s.SetJob(engine.Job{ID: "high", Tenant: "u", Spec: "x8", Nodes: c.nodes, Priority: 10, Seq: 5000, Attempt: 1})
+			began := time.Now()
+			r := s.Cycle(origin.Add(time.Hour))
+			times = append(times, time.Since(began))
+			found = found && len(r.Victims) == 8*c.nodes
 		}
-		s.SetSpec(engine.Spec{Name: "x8", Model: "h100", Accelerators: 8})
-		s.SetSpec(engine.Spec{Name: "x1", Model: "h100", Accelerators: 1})
-		for i := range 4000 {
-			s.SetJob(engine.Job{ID: fmt.Sprintf("low%04d", i), Tenant: "t", Spec: "x1", Seq: int64(i), Attempt: 1, Preemptible: true})
-		}
-		s.Cycle(origin)
-		s.SetJob(engine.Job{ID: "high", Tenant: "u", Spec: "x8", Nodes: c.nodes, Priority: 10, Seq: 5000, Attempt: 1})
-		began := time.Now()
-		r := s.Cycle(origin.Add(time.Hour))
-		f := ceiling(fmt.Sprintf("victims of a job of %d accelerators among 4,000 running", 8*c.nodes), time.Since(began), "ms", time.Millisecond, c.goal)
-		f.Holds = f.Holds && len(r.Victims) == 8*c.nodes
+		slices.Sort(times)
+		f := ceiling(fmt.Sprintf("victims of a job of %d accelerators among 4,000 running, median of 5", 8*c.nodes), times[2], "ms", time.Millisecond, c.goal)
+		f.Holds = f.Holds && found
 		out = append(out, f)
 	}
 	return out
+}
+
+// victimPool is full of 4,000 jobs of one accelerator each.
+func victimPool() *engine.State {
+	s := engine.New(engine.Config{})
+	for i := range 500 {
+		s.SetServer(benchServer(i, 32, "h100"))
+	}
+	s.SetSpec(engine.Spec{Name: "x8", Model: "h100", Accelerators: 8})
+	s.SetSpec(engine.Spec{Name: "x1", Model: "h100", Accelerators: 1})
+	for i := range 4000 {
+		s.SetJob(engine.Job{ID: fmt.Sprintf("low%04d", i), Tenant: "t", Spec: "x1", Seq: int64(i), Attempt: 1, Preemptible: true})
+	}
+	s.Cycle(origin)
+	return s
 }

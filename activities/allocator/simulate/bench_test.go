@@ -4,6 +4,7 @@ import (
 	"os"
 	"runtime"
 	"slices"
+	"strconv"
 	"testing"
 	"time"
 )
@@ -23,7 +24,11 @@ func BenchmarkEngine(b *testing.B) {
 func BenchmarkCycle(b *testing.B) {
 	runtime.LockOSThread()
 	defer runtime.UnlockOSThread()
-	pool := newFullPool(10000, 100000)
+	queue := 100000
+	if q := os.Getenv("QUEUE"); q != "" {
+		queue, _ = strconv.Atoi(q)
+	}
+	pool := newFullPool(10000, queue)
 	var work []time.Duration
 	b.ReportAllocs()
 	for b.Loop() {
@@ -34,4 +39,22 @@ func BenchmarkCycle(b *testing.B) {
 	slices.Sort(work)
 	b.ReportMetric(float64(work[len(work)/2])/1e6, "p50-ms")
 	b.ReportMetric(float64(work[len(work)*99/100])/1e6, "p99-ms")
+}
+
+// BenchmarkFill is the first cycle of a pool with a queue, for profiles: its processor time by start.
+func BenchmarkFill(b *testing.B) {
+	runtime.LockOSThread()
+	defer runtime.UnlockOSThread()
+	starts, spent := 0, time.Duration(0)
+	for range b.N {
+		pool, now := benchPool(10000), origin
+		for i := range 100000 + 25000 {
+			pool.SetJob(benchJob(i, now))
+		}
+		runtime.GC()
+		began := threadTime()
+		starts += len(pool.Cycle(now).Starts)
+		spent += threadTime() - began
+	}
+	b.ReportMetric(float64(spent.Nanoseconds())/float64(starts), "ns/start")
 }
