@@ -127,9 +127,12 @@ type SeenPart struct {
 type View struct {
 	// Definite says that of a bound run which is not in Runs no process is left.
 	Definite bool
-	Runs     []Seen
-	Nodes    map[string]Node
-	Foreign  []Foreign
+	// Since is from when on the cluster has known all it ran, where Definite is not said and a bound run is not in Runs: one
+	// that lost its memory says of a node that it is idle, and what it forgot runs there still. 0 = not known.
+	Since   schema.Instant
+	Runs    []Seen
+	Nodes   map[string]Node
+	Foreign []Foreign
 }
 
 // Node is a server as its cluster has it.
@@ -137,7 +140,7 @@ type Node struct {
 	Joined  bool   // it is marked as the pool's; false = Join is wanted
 	Ready   bool   // it would run what it is given
 	Why     string // why not
-	Idle    bool   // the cluster says that no process of any job is on it
+	Idle    bool   // the cluster says that no process of any job that it knows is on it
 	Drained bool   // new work is kept off it
 	Ours    bool   // by us; else by a person or the cluster itself
 	Reason  string // of the drain, without our mark

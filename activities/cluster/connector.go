@@ -336,13 +336,14 @@ func (c *connector) lost(ctx context.Context, w store.ClusterWork, view View) er
 	return c.over(ctx, w, view, schema.TaskFailed, why)
 }
 
-// over reports the end of what the cluster no longer knows.
+// over reports the end of what the cluster no longer knows. Where it began anew after it was given the run, it may have
+// forgotten one that runs on.
 func (c *connector) over(ctx context.Context, w store.ClusterWork, view View, state schema.TaskState, why string) error {
 	reports := ends(w, state, why, false)
 	for i := range reports {
 		for _, p := range w.Parts {
 			if p.Task.ID == reports[i].Task {
-				reports[i].NoneLeft = view.Definite || view.Nodes[p.Node].Idle
+				reports[i].NoneLeft = view.Definite || view.Nodes[p.Node].Idle && view.Since != 0 && view.Since <= w.SubmittedAt
 			}
 		}
 	}

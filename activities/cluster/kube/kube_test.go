@@ -102,6 +102,9 @@ func TestJobsOnARealKubernetes(t *testing.T) {
 		j := p.Submit("x2", 1, `sleep 300`, nil) // the pool says 0 and 1; this kubelet takes the last
 		p.AwaitState(j.ID, schema.JobRunning)
 		p.Await("the record has what was bound", func() bool { return slices.Equal(p.Held(j.ID, "k1"), []int{6, 7}) })
+		if p.Drifts(schema.DriftDevices) == 0 {
+			t.Error("nobody was told that other devices were bound")
+		}
 		if err := p.DB.RequestStop(t.Context(), j.ID, 0, schema.AttemptCancelled, "test", ""); err != nil {
 			t.Fatal(err)
 		}
@@ -369,5 +372,101 @@ func TestServicesOnARealKubernetes(t *testing.T) {
 		if why := p.Cordon(dead, schema.CordonRelease); why == "" {
 			t.Error("what ran on the dead node may run there still, but it may be given out again")
 		}
+	})
+}
+
+// What the record and a real Kubernetes may come to disagree about, each with what is done and told; see schema.ClusterDrift.
+// More of them are in TestJobsOnARealKubernetes: foreign, drained, undrained, lost, missing.
+func TestDriftOnARealKubernetes(t *testing.T) {
+	c := kubetest.Start(t)
+	kubelet := c.Node("k1", devices("k1", 4))
+	p := clustertest.New(t, "prod", schema.ClusterKubernetes, []string{"k1"}, 4)
+	p.Connect(open(c), quick)
+	ctx := t.Context()
+	cancel := func(jobs ...schema.Job) {
+		for _, j := range jobs {
+			if err := p.DB.RequestStop(ctx, j.ID, 0, schema.AttemptCancelled, "test", ""); err != nil {
+				t.Fatal(err)
+			}
+		}
+		for _, j := range jobs {
+			p.AwaitState(j.ID, schema.JobCancelled)
+			p.Sums(j)
+		}
+	}
+	// copied is a Job of the pool as somebody who copies it makes it: under another name, to run at once.
+	copied := func(name, run string, change func(notes map[string]string)) {
+		list, err := c.API.BatchV1().Jobs("gpupool").List(ctx, meta.ListOptions{})
+		if err != nil || len(list.Items) == 0 {
+			t.Fatalf("there is no Job to copy (%v)", err)
+		}
+		j := list.Items[0].DeepCopy()
+		now := false
+		j.ObjectMeta = meta.ObjectMeta{Name: name, Namespace: j.Namespace, Labels: j.Labels, Annotations: j.Annotations}
+		change(j.Annotations)
+		j.Labels["gpupool.dev/run"] = run
+		j.Spec.Selector, j.Spec.Suspend = nil, &now
+		j.Spec.Template.Labels = map[string]string{}
+		for k, v := range j.Labels {
+			if strings.HasPrefix(k, "gpupool.dev/") || k == "app.kubernetes.io/managed-by" {
+				j.Spec.Template.Labels[k] = v
+			}
+		}
+		if _, err := c.API.BatchV1().Jobs("gpupool").Create(ctx, j, meta.CreateOptions{}); err != nil {
+			t.Fatal(err)
+		}
+	}
+	gone := func(name string) func() bool { return func() bool { return !slices.Contains(jobs(t, c), name) } }
+
+	t.Run("duplicate: a run that is there again is ended, and the first goes on", func(t *testing.T) {
+		j := p.Submit("x1", 1, `sleep 300`, nil)
+		p.AwaitState(j.ID, schema.JobRunning)
+		copied("copy-0", "copy", func(map[string]string) {})
+		p.Await("the second is ended", gone("copy-0"))
+		if p.Drifts(schema.DriftDuplicate) == 0 {
+			t.Error("nobody was told of the second")
+		}
+		if j := p.Job(j.ID); j.State != schema.JobRunning || j.Attempt != 1 {
+			t.Errorf("the job is %s in attempt %d: %s", j.State, j.Attempt, j.Cause)
+		}
+		cancel(j)
+	})
+	t.Run("orphan: a run that the record does not know is ended after a while", func(t *testing.T) {
+		j := p.Submit("x1", 1, `sleep 300`, nil)
+		p.AwaitState(j.ID, schema.JobRunning)
+		copied("unknown-0", "unknown", func(notes map[string]string) { notes["gpupool.dev/job"] = "job_unknown" })
+		p.Await("it is ended", gone("unknown-0"))
+		if p.Drifts(schema.DriftOrphan) == 0 {
+			t.Error("nobody was told of it")
+		}
+		if j := p.Job(j.ID); j.State != schema.JobRunning {
+			t.Errorf("the other job is %s: %s", j.State, j.Cause)
+		}
+		cancel(j)
+	})
+	t.Run("contested: a device that two jobs were given is kept from the next", func(t *testing.T) {
+		a := p.Submit("x1", 1, `sleep 300`, nil)
+		p.AwaitState(a.ID, schema.JobRunning)
+		p.Await("the record has its device", func() bool { return slices.Equal(p.Held(a.ID, "k1"), []int{3}) })
+		kubelet.Forget(true)
+		b := p.Submit("x1", 1, `sleep 300`, nil)
+		p.AwaitState(b.ID, schema.JobRunning)
+		p.Await("the device is kept", func() bool { return slices.Equal(p.Kept("k1"), []int{3}) })
+		kubelet.Forget(false)
+		if p.Drifts(schema.DriftContested) != 1 {
+			t.Errorf("it was told %d times", p.Drifts(schema.DriftContested))
+		}
+		if held := p.Held(a.ID, "k1"); !slices.Equal(held, []int{3}) || slices.Equal(p.Held(b.ID, "k1"), held) {
+			t.Errorf("both are booked on it: %v and %v", held, p.Held(b.ID, "k1"))
+		}
+		cancel(a, b)
+		if kept := p.Kept("k1"); !slices.Equal(kept, []int{3}) {
+			t.Errorf("after both have ended %v are kept, want the contested one until a person has looked", kept)
+		}
+		next := p.Submit("xall", 1, `true`, nil)
+		if p.Job(next.ID).State != schema.JobQueued {
+			t.Error("a job was given it")
+		}
+		cancel(next)
 	})
 }

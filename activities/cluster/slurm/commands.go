@@ -179,6 +179,20 @@ func exitCode(text string) (exit, signal int) {
 	return exit, signal
 }
 
+// booted is when slurmctld was started: with its state or without.
+func (c commands) booted(ctx context.Context) (schema.Instant, error) {
+	out, err := c.run(ctx, "", "scontrol", "show", "config")
+	if err != nil {
+		return 0, err
+	}
+	for line := range strings.Lines(out) {
+		if name, value, ok := strings.Cut(line, "="); ok && strings.TrimSpace(name) == "BOOT_TIME" {
+			return seconds(moment(strings.TrimSpace(value))), nil
+		}
+	}
+	return 0, nil
+}
+
 // accounted asks the accounting for an ended job, by id and moment of submitting; nil where there is none or it does not
 // know it.
 func (c commands) accounted(ctx context.Context, id uint32, submitted schema.Instant) (*job, error) {

@@ -132,27 +132,38 @@ func (s *Slurm) Observe(ctx context.Context, known []cluster.Ref) (cluster.View,
 			})
 		}
 	}
+	forgotten := false
 	for _, ref := range known {
 		if live[ref] {
 			continue
 		}
 		g.Go(func() error {
 			j, err := s.ended(ctx, ref)
-			if err != nil || j == nil {
-				return err // nil: nobody knows it any more
-			}
-			k, ours := s.key(j.Comment)
-			if !ours {
-				return nil // its id was given out again
+			if err != nil {
+				return err
 			}
 			mu.Lock()
 			defer mu.Unlock()
+			if j == nil { // nobody knows it any more
+				forgotten = true
+				return nil
+			}
+			k, ours := s.key(j.Comment)
+			if !ours { // its id was given out again
+				forgotten = true
+				return nil
+			}
 			v.Runs = append(v.Runs, j.seen(k, nil))
 			return nil
 		})
 	}
 	if err := g.Wait(); err != nil {
 		return v, err
+	}
+	if forgotten {
+		if v.Since, err = s.cmd.booted(ctx); err != nil {
+			return v, err
+		}
 	}
 	s.forget(live)
 	return v, nil

@@ -341,3 +341,38 @@ func TestALostAnswerIsNotASecondRun(t *testing.T) {
 	}
 	p.Sums(jobs...)
 }
+
+// The controller comes back without its state: it has forgotten what runs, says of its node that it is idle, and gives the same
+// ids out again.
+func TestAControllerThatLostItsState(t *testing.T) {
+	c := slurmtest.Start(t, []string{"h1", "h2"}, nil, 8)
+	p := clustertest.New(t, "pool", schema.ClusterSlurm, []string{"h1", "h2"}, 8)
+	p.Connect(open(config(c)), quick)
+	j := p.Submit("x1", 1, `echo "$GPUPOOL_ATTEMPT on $SLURMD_NODENAME"; sleep 300`, nil)
+	p.Await("it runs", func() bool { return p.Output(j.ID, 0) == "1 on h1\n" })
+	<-time.After(time.Second) // BOOT_TIME and submit times are whole seconds
+	c.Kill("slurmctld")
+	c.Forget()
+	c.StartController()
+	// Somebody's job takes the id that the pool's had: Slurm takes what runs under that id for it, and lets it run.
+	other := c.Must("sbatch", "--parsable", "--output=/dev/null", "--wrap", "sleep 300")
+	p.Await("the pool's is placed anew, elsewhere", func() bool { return p.Output(j.ID, 0) == "2 on h2\n" })
+	if p.Drifts(schema.DriftLost) == 0 {
+		t.Error("nobody was told that it was lost")
+	}
+	if why := p.Cordon("h1", schema.CordonRelease); why == "" {
+		t.Error("what was forgotten may run on h1 still, but its devices may be given out")
+	}
+	runs, err := p.DB.ClusterRuns(t.Context(), j.ID)
+	if err != nil || len(runs) != 2 || runs[0].Native != other || runs[0].SubmittedAt == runs[1].SubmittedAt {
+		t.Fatalf("its runs are %+v (%v), and somebody's has id %s", runs, err, other)
+	}
+	if err := p.DB.RequestStop(t.Context(), j.ID, 0, schema.AttemptCancelled, "test", ""); err != nil {
+		t.Fatal(err)
+	}
+	p.AwaitState(j.ID, schema.JobCancelled)
+	p.Sums(j)
+	if state := c.Must("squeue", "--noheader", "--jobs="+other, "--format=%T"); state != "RUNNING" {
+		t.Errorf("somebody's job %s is %q", other, state)
+	}
+}

@@ -35,8 +35,16 @@ type Kubelet struct {
 	logs    *httptest.Server
 	die     func() // ends it and what it runs; once
 
-	mu   sync.Mutex
-	pods map[string]*pod // by UID
+	mu      sync.Mutex
+	pods    map[string]*pod // by UID
+	forgets bool
+}
+
+// Forget has the node's device plugin not know any more what it has given out, as one does that lost its state.
+func (k *Kubelet) Forget(on bool) {
+	k.mu.Lock()
+	defer k.mu.Unlock()
+	k.forgets = on
 }
 
 type pod struct {
@@ -222,7 +230,7 @@ func (k *Kubelet) begin(p *core.Pod) *pod {
 	c := p.Spec.Containers[0]
 	taken := map[string]bool{}
 	for _, o := range k.pods {
-		if o.ended == nil {
+		if o.ended == nil && !k.forgets {
 			for _, d := range o.devices {
 				taken[d] = true
 			}

@@ -198,6 +198,14 @@ func (c *Cluster) Saved() {
 	c.Must("scancel", id)
 }
 
+// Forget has a controller that is ended begin with an empty state folder: it knows of no job, and gives ids out again from the
+// first on.
+func (c *Cluster) Forget() {
+	c.t.Helper()
+	c.must(os.RemoveAll(filepath.Join(c.dir, "state")))
+	c.must(os.Mkdir(filepath.Join(c.dir, "state"), 0o700))
+}
+
 // Kill ends slurmctld, slurmrestd or slurmd-NODE as kill -9 does.
 func (c *Cluster) Kill(name string) {
 	c.t.Helper()
