@@ -265,7 +265,7 @@ var headlines = map[schema.ReasonCode]string{
 	schema.ReasonWindow:           "its time limit reaches into a planned window[ that starts {@starts}][: your limit is {your_limit}][, at most {max_limit_that_starts_now} would start now]",
 	schema.ReasonBehind:           "others are ahead in the queue[: {ahead_jobs} jobs][, asking for {ahead_gpus} accelerators][, next to start is {head_job}]",
 	schema.ReasonUnhealthy:        "it would fit if unhealthy hardware were back[; out of the pool: {servers_by_cause}][; it comes back once an admin has seen to it: {to_decide}]",
-	schema.ReasonFragmented:       "enough is free, but not together[: {free_total} free][ of {model}][, at most {largest_block} together][ in one {level}][, {needed_block} needed]",
+	schema.ReasonFragmented:       "enough is free, but not together[: {free_total} free][ of {model}][, at most {largest_block} together][ in one {level}][, {needed_block} needed][; what is short beside them is {limited_by}]",
 	schema.ReasonCapacity:         "not enough free accelerators[ of {model}][: {free} free][, {needed} needed][; next release: {next_release.job}][ at {@next_release.at}]",
 	schema.ReasonPreempting:       "room is being made[: to stop are {victims.count} jobs with {victims.gpus} accelerators][, at the latest {@grace_until}]",
 	schema.ReasonDispatching:      "it has its accelerators and is being started[ on {backend}][ ({cluster})][: {native_reason}]",

@@ -573,10 +573,12 @@ func (s *State) shortDetail(j *job, code Code, d *diagnosis) (Detail, []Blocker,
 			"free_total": d.free, "largest_block": d.largest, "needed_block": d.block, "level": d.level,
 			"after_preempt_largest": after,
 		}
+		clears := fmt.Sprintf("%s free together in one %s", accelerators(d.block, ""), d.level)
 		if d.limited != "" {
 			det["limited_by"] = d.limited
+			clears += ", with the CPU and memory that the job asks for"
 		}
-		return det, blockers, fmt.Sprintf("%s free together in one %s", accelerators(d.block, ""), d.level)
+		return det, blockers, clears
 	default:
 		det := Detail{"free": d.blocks * max(j.shape.spec.k, 1), "needed": d.needed, "next_release": nil}
 		if d.nextJob != "" {
