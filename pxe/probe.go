@@ -25,19 +25,30 @@ import (
 const probeFor = 400 * time.Millisecond
 
 // prober looks whether an address is in use: by ARP on the link it is on, else by ICMP.
-type prober struct{}
+type prober struct{ slots chan struct{} }
+
+// probesAtOnce is how many addresses are looked at at the same time: each by a socket, which on one link hears what is
+// answered to all.
+const probesAtOnce = 128
 
 func (s *Server) prober() lease.Prober {
 	if s.cfg.NoProbe {
 		return nil
 	}
-	return prober{}
+	return prober{make(chan struct{}, probesAtOnce)}
 }
 
-// InUse implements lease.Prober.
-func (prober) InUse(ctx context.Context, a netip.Addr, mac string) bool {
+// InUse implements lease.Prober. Where a whole site is new to it, it waits for its turn; one whose time is over by then
+// finds nobody.
+func (p prober) InUse(ctx context.Context, a netip.Addr, mac string) bool {
 	if a.IsLoopback() {
 		return false // the whole block is this host: everything in it answers
+	}
+	select {
+	case p.slots <- struct{}{}:
+		defer func() { <-p.slots }()
+	case <-ctx.Done():
+		return false
 	}
 	ctx, cancel := context.WithTimeout(ctx, probeFor)
 	defer cancel()

@@ -13,8 +13,8 @@ type Limits struct {
 	// Strangers is how many packets a second are looked up in the inventory for MACs that it is not known to
 	// have, all together; 0 = 200.
 	Strangers float64
-	// Workers is how many packets are worked on at once; 0 = 256. Each waits for a query or a commit that it shares with
-	// others, or for a probe, so they are many.
+	// Workers is how many packets are worked on at once; 0 = 1024. Each waits for a query or a commit that it shares
+	// with others, or for a probe, so they are many.
 	Workers int
 }
 
@@ -28,7 +28,7 @@ func (l Limits) defaults() Limits {
 	set(&l.Burst, 16)
 	set(&l.Strangers, 200)
 	if l.Workers == 0 {
-		l.Workers = 256
+		l.Workers = 1024
 	}
 	return l
 }

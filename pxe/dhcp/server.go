@@ -119,10 +119,11 @@ func pause(ctx context.Context) {
 // at once, finishing what was offered is worth more than offers that will be too late.
 type queue struct{ begun, new chan packet }
 
-// How many packets wait for one worker. Few that begin: an OFFER that waited for long is one that its client has given up.
+// How many packets wait for one worker. Fewer that begin: an OFFER that waited for long is one that its client has given up.
+// All workers' together are half a second's work.
 const (
 	waitBegun = 8
-	waitNew   = 2
+	waitNew   = 4
 )
 
 func (q queue) of(p *Packet) chan packet {
