@@ -147,6 +147,34 @@ func (s *Server) ListFoundBMCs(c *gin.Context, p contract.ListFoundBMCsParams) {
 	s.done(c, http.StatusOK, contract.FoundBMCList{Items: some(list)}, err)
 }
 
+// ProbeBMCs keeps what is asked; a worker of the site does it.
+func (s *Server) ProbeBMCs(c *gin.Context) {
+	var in contract.NewBMCProbe
+	if err := decode(c, &in, false); err != nil {
+		s.fail(c, err)
+		return
+	}
+	p, err := s.c.Store.AskBMCProbe(c.Request.Context(), in.Site, in.Range, in.Port, in.PlainHttp, me(c).Name)
+	s.done(c, http.StatusAccepted, p, err)
+}
+
+// GetBMCProbe reads one, or waits for it to change.
+func (s *Server) GetBMCProbe(c *gin.Context, id contract.TheBMCProbe, q contract.GetBMCProbeParams) {
+	ctx := c.Request.Context()
+	p, err := s.c.Store.BMCProbe(ctx, id)
+	if err == nil && q.Wait != nil {
+		err = s.changed(ctx, store.TopicAll, q.Wait, q.Since, func() (int64, bool, error) {
+			p, err = s.c.Store.BMCProbe(ctx, id)
+			return p.Version, p.EndedAt != 0, err
+		})
+	}
+	if err != nil {
+		s.fail(c, err)
+		return
+	}
+	s.tagged(c, p.Version, p)
+}
+
 // KeepFoundBMCs keeps what a probe found.
 func (s *Server) KeepFoundBMCs(c *gin.Context) {
 	var in contract.NewFoundBMCs

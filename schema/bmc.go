@@ -102,3 +102,26 @@ type BMCFound struct {
 
 // TableName is gorm's.
 func (BMCFound) TableName() string { return "bmc_found" }
+
+// MostProbed is how many bits of an address a probed range may leave open: a /16 is a mistake, not a BMC network.
+const MostProbed = 12
+
+// BMCProbe is an address range that a worker of a site asks for BMCs, and what answered. Nothing is logged in to.
+type BMCProbe struct {
+	ID          string     `gorm:"primaryKey" json:"id"`
+	Site        string     `json:"site"`
+	Range       string     `gorm:"column:prefix" json:"range"` // 10.20.0.0/24
+	Port        int        `json:"port"`                       // 0 = 443
+	PlainHTTP   bool       `gorm:"column:plain_http" json:"plain_http"`
+	By          string     `json:"by"`
+	AskedAt     Instant    `json:"asked_at"`
+	StartedAt   Instant    `json:"started_at"` // a worker of the site took it
+	EndedAt     Instant    `json:"ended_at"`
+	Found       []BMCFound `gorm:"serializer:json" json:"found"` // with those that a server is enrolled with
+	FailureCode ErrorCode  `json:"failure_code,omitempty"`
+	Failure     string     `json:"failure,omitempty"`
+	Version     int64      `json:"version"`
+}
+
+// TableName is gorm's.
+func (BMCProbe) TableName() string { return "bmc_probes" }

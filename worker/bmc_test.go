@@ -2,9 +2,11 @@ package worker_test
 
 import (
 	"encoding/json"
+	"errors"
 	"fmt"
 	"log/slog"
 	"net"
+	"strconv"
 	"strings"
 	"testing"
 	"time"
@@ -290,5 +292,70 @@ func TestWhatABMCPushesReachesTheWatch(t *testing.T) {
 	})
 	if heard, err := db.BMCHeard(ctx, v.ID); err != nil || heard == 0 {
 		t.Fatalf("heard at %v, %v: the fault came by polling", heard, err)
+	}
+}
+
+// A range is probed by a worker of the site: what answers is kept, what is enrolled is no find, and nobody is logged in to.
+func TestASitesWorkerProbesARange(t *testing.T) {
+	t.Parallel()
+	machine, db, _ := bmcSite(t, bmc.Dell, "127.0.0.1:0", "bmc.watch_interval=1h")
+	_, port, err := net.SplitHostPort(strings.TrimPrefix(machine.URL(), "http://"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	l, err := net.Listen("tcp", "127.0.0.3:"+port)
+	if err != nil {
+		t.Skipf("only one loopback address here: %v", err)
+	}
+	of, err := bmc.ByName(bmc.HPE)
+	if err != nil {
+		t.Fatal(err)
+	}
+	stranger := bmc.New(of, bmc.Hooks{})
+	stranger.Serve(l)
+	t.Cleanup(func() {
+		if err := stranger.Close(); err != nil {
+			t.Error(err)
+		}
+	})
+	number, err := strconv.Atoi(port)
+	if err != nil {
+		t.Fatal(err)
+	}
+	for field, ask := range map[string]func() error{
+		"site": func() error {
+			_, err := db.AskBMCProbe(t.Context(), "Hall 1", "127.0.0.0/29", 0, false, "op")
+			return err
+		},
+		"range": func() error {
+			_, err := db.AskBMCProbe(t.Context(), "hall-1", "127.0.0.0/8", 0, false, "op")
+			return err
+		},
+		"port": func() error {
+			_, err := db.AskBMCProbe(t.Context(), "hall-1", "127.0.0.0/29", 1<<16, false, "op")
+			return err
+		},
+	} {
+		var e *schema.Error
+		if err := ask(); !errors.As(err, &e) || e.Field != field {
+			t.Errorf("%s: %v", field, err)
+		}
+	}
+	p, err := db.AskBMCProbe(t.Context(), "hall-1", "127.0.0.0/29", number, true, "op")
+	if err != nil {
+		t.Fatal(err)
+	}
+	eventually(t, db, "the probe has ended", func() (bool, error) { p, err = db.BMCProbe(t.Context(), p.ID); return p.EndedAt != 0, err })
+	if p.Failure != "" || len(p.Found) != 2 || p.StartedAt == 0 || p.Found[1].Address != stranger.URL() || p.Found[1].Vendor != "HPE" {
+		t.Fatalf("%+v", p)
+	}
+	kept, err := db.BMCsFound(t.Context(), "hall-1")
+	if err != nil || len(kept) != 1 || kept[0].Address != stranger.URL() {
+		t.Fatalf("kept %+v, %v", kept, err)
+	}
+	for _, r := range stranger.Requests() {
+		if r.Method != "GET" || r.Path != "/redfish/v1" {
+			t.Errorf("%s %s", r.Method, r.Path)
+		}
 	}
 }

@@ -23,5 +23,9 @@ func (r *Record) BMCActFailed(ctx context.Context, act string, failure schema.St
 	if !failure.Retryable {
 		code = schema.CodeConflict
 	}
-	return temporalerr.Wrap(r.Store.EndBMCAct(ctx, act, nil, nil, &schema.Error{Code: code, Message: failure.Text}))
+	err := &schema.Error{Code: code, Message: failure.Text}
+	if store.IsBMCProbe(act) {
+		return temporalerr.Wrap(r.Store.EndBMCProbe(ctx, act, nil, err))
+	}
+	return temporalerr.Wrap(r.Store.EndBMCAct(ctx, act, nil, nil, err))
 }

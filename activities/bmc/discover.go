@@ -16,6 +16,7 @@ import (
 	"strings"
 	"sync"
 	"time"
+	"unicode"
 
 	"gpupool/schema"
 )
@@ -31,9 +32,6 @@ type Found struct {
 	TLSPin  string `json:"tls_pin,omitempty"`
 }
 
-// maxProbe bounds a range: a /16 is a mistake, not a BMC network.
-const maxProbe = 4096
-
 // ProbeConfig is how a range is probed.
 type ProbeConfig struct {
 	Port     int           // 0 is 443
@@ -46,8 +44,8 @@ type ProbeConfig struct {
 // no credential, and asks each address once.
 func Probe(ctx context.Context, prefix netip.Prefix, cfg ProbeConfig) ([]Found, error) {
 	prefix = prefix.Masked()
-	if bits := prefix.Addr().BitLen() - prefix.Bits(); bits > 12 {
-		return nil, schema.Invalid("range", prefix.String(), fmt.Sprintf("at most %d addresses: probe it in parts", maxProbe))
+	if bits := prefix.Addr().BitLen() - prefix.Bits(); bits > schema.MostProbed {
+		return nil, schema.Invalid("range", prefix.String(), fmt.Sprintf("at most %d addresses: probe it in parts", 1<<schema.MostProbed))
 	}
 	if cfg.Port == 0 {
 		cfg.Port = 443
@@ -119,19 +117,34 @@ func probeOne(ctx context.Context, addr netip.Addr, cfg ProbeConfig) (Found, boo
 	if req.Write(conn) != nil {
 		return Found{}, false
 	}
-	resp, err := http.ReadResponse(bufio.NewReader(conn), req)
+	resp, err := http.ReadResponse(bufio.NewReader(io.LimitReader(conn, maxProbed)), req)
 	if err != nil {
 		return Found{}, false
 	}
 	defer resp.Body.Close()
 	var body map[string]any
-	if resp.StatusCode != http.StatusOK || json.NewDecoder(io.LimitReader(resp.Body, 1<<20)).Decode(&body) != nil {
+	if resp.StatusCode != http.StatusOK || json.NewDecoder(resp.Body).Decode(&body) != nil {
 		return Found{}, false
 	}
 	r := &resource{body: body}
 	if f.Redfish = r.str("RedfishVersion"); f.Redfish == "" {
 		return Found{}, false // some other web server
 	}
-	f.Vendor, f.Product, f.UUID = r.word("Vendor"), r.word("Product"), strings.ToLower(r.word("UUID"))
+	f.Vendor, f.Product, f.UUID = shortWord(r.word("Vendor")), shortWord(r.word("Product")), shortWord(strings.ToLower(r.word("UUID")))
+	f.Redfish = shortWord(f.Redfish)
 	return f, true
+}
+
+// maxProbed bounds what is read of an address, headers included: anybody may answer there.
+const maxProbed = 1 << 20
+
+// shortWord is a stranger's word as it may be kept and shown: at most 200 characters that print.
+func shortWord(s string) string {
+	var out []rune
+	for _, r := range strings.ToValidUTF8(s, "") {
+		if unicode.IsPrint(r) && len(out) < 200 {
+			out = append(out, r)
+		}
+	}
+	return string(out)
 }

@@ -9,6 +9,7 @@ import (
 	"errors"
 	"fmt"
 	"io/fs"
+	"net/netip"
 	"os"
 	"path/filepath"
 	"strings"
@@ -26,6 +27,9 @@ func (a *Activities) Operate(ctx context.Context, act string) error {
 }
 
 func (a *Activities) operate(ctx context.Context, act string) error {
+	if store.IsBMCProbe(act) {
+		return a.probe(ctx, act)
+	}
 	asked, v, live, refused := a.Store.BeginBMCAct(ctx, act)
 	if refused != nil && asked.ID == "" || refused == nil && !live {
 		return refused
@@ -39,6 +43,27 @@ func (a *Activities) operate(ctx context.Context, act string) error {
 		return ctx.Err() // cut off: it is known only by trying again, which every verb stands
 	}
 	return a.Store.EndBMCAct(ctx, act, result, file, refused)
+}
+
+// probe asks an address range from here, where the site's BMC network is reached.
+func (a *Activities) probe(ctx context.Context, id string) error {
+	p, live, err := a.Store.BeginBMCProbe(ctx, id)
+	if err != nil || !live {
+		return err
+	}
+	prefix, err := netip.ParsePrefix(p.Range)
+	if err != nil {
+		return a.Store.EndBMCProbe(ctx, id, nil, schema.Invalid("range", p.Range, "a prefix like 10.20.0.0/24"))
+	}
+	list, err := Probe(ctx, prefix, ProbeConfig{Port: p.Port, HTTP: p.PlainHTTP})
+	if ctx.Err() != nil {
+		return ctx.Err() // probed again by the next worker
+	}
+	found := make([]schema.BMCFound, len(list))
+	for i, f := range list {
+		found[i] = schema.BMCFound{Address: f.Address, Site: p.Site, Protocol: string(Redfish), Vendor: f.Vendor, Product: f.Product, UUID: f.UUID, TLSKey: f.TLSPin, Via: "probe"}
+	}
+	return a.Store.EndBMCProbe(ctx, id, found, err)
 }
 
 // perform does one verb. Results are what the API shows under the verb's name.

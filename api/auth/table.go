@@ -74,6 +74,8 @@ var Table = []Rule{
 	{"POST", "/v1/servers/:id/bmc/acts", Operator},
 	{"POST", "/v1/servers/:id/actions/bmc-credential", Operator},
 	{"POST", "/v1/servers/:id/actions/bmc-trust", Operator},
+	{"POST", "/v1/bmc-probes", Operator},
+	{"GET", "/v1/bmc-probes/:probe", Operator},
 	{"GET", "/v1/bmc-acts/:act", Operator},
 	{"GET", "/v1/bmc-acts/:act/file", Operator},
 	{"GET", "/v1/accelerators", staff},

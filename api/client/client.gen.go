@@ -186,6 +186,29 @@ type ClientInterface interface {
 	// Corresponds with GET /v1/bmc-acts/{act}/file (the `GetBMCFile` operationId).
 	GetBMCFile(ctx context.Context, act TheBMCAct, reqEditors ...RequestEditorFn) (*http.Response, error)
 
+	// ProbeBMCsWithBody Have a worker of a site ask an address range for BMCs
+	//
+	// Each address is asked once for a Redfish service, from where the site's BMC network is reached; nothing is logged in to. What answers is kept among the found BMCs. Wait for the end with GET /v1/bmc-probes/{probe}?wait=30s.
+	//
+	// Takes any type of body and a specified content type.
+	//
+	// Corresponds with POST /v1/bmc-probes (the `ProbeBMCs` operationId).
+	ProbeBMCsWithBody(ctx context.Context, contentType string, body io.Reader, reqEditors ...RequestEditorFn) (*http.Response, error)
+
+	// ProbeBMCs Have a worker of a site ask an address range for BMCs
+	//
+	// Each address is asked once for a Redfish service, from where the site's BMC network is reached; nothing is logged in to. What answers is kept among the found BMCs. Wait for the end with GET /v1/bmc-probes/{probe}?wait=30s.
+	//
+	// Takes a body of the `application/json` content type.
+	//
+	// Corresponds with POST /v1/bmc-probes (the `ProbeBMCs` operationId).
+	ProbeBMCs(ctx context.Context, body ProbeBMCsJSONRequestBody, reqEditors ...RequestEditorFn) (*http.Response, error)
+
+	// GetBMCProbe What came of a probe
+	//
+	// Corresponds with GET /v1/bmc-probes/{probe} (the `GetBMCProbe` operationId).
+	GetBMCProbe(ctx context.Context, probe TheBMCProbe, params *GetBMCProbeParams, reqEditors ...RequestEditorFn) (*http.Response, error)
+
 	// ListBudgets Budgets with what their month has spent and committed
 	//
 	// Corresponds with GET /v1/budgets (the `ListBudgets` operationId).
@@ -1582,6 +1605,59 @@ func (c *Client) GetBMCAct(ctx context.Context, act TheBMCAct, params *GetBMCAct
 // Corresponds with GET /v1/bmc-acts/{act}/file (the `GetBMCFile` operationId).
 func (c *Client) GetBMCFile(ctx context.Context, act TheBMCAct, reqEditors ...RequestEditorFn) (*http.Response, error) {
 	req, err := NewGetBMCFileRequest(c.Server, act)
+	if err != nil {
+		return nil, err
+	}
+	req = req.WithContext(ctx)
+	if err := c.applyEditors(ctx, req, reqEditors); err != nil {
+		return nil, err
+	}
+	return c.Client.Do(req)
+}
+
+// ProbeBMCsWithBody Have a worker of a site ask an address range for BMCs
+//
+// Each address is asked once for a Redfish service, from where the site's BMC network is reached; nothing is logged in to. What answers is kept among the found BMCs. Wait for the end with GET /v1/bmc-probes/{probe}?wait=30s.
+//
+// Takes any type of body and a specified content type.
+//
+// Corresponds with POST /v1/bmc-probes (the `ProbeBMCs` operationId).
+func (c *Client) ProbeBMCsWithBody(ctx context.Context, contentType string, body io.Reader, reqEditors ...RequestEditorFn) (*http.Response, error) {
+	req, err := NewProbeBMCsRequestWithBody(c.Server, contentType, body)
+	if err != nil {
+		return nil, err
+	}
+	req = req.WithContext(ctx)
+	if err := c.applyEditors(ctx, req, reqEditors); err != nil {
+		return nil, err
+	}
+	return c.Client.Do(req)
+}
+
+// ProbeBMCs Have a worker of a site ask an address range for BMCs
+//
+// Each address is asked once for a Redfish service, from where the site's BMC network is reached; nothing is logged in to. What answers is kept among the found BMCs. Wait for the end with GET /v1/bmc-probes/{probe}?wait=30s.
+//
+// Takes a body of the `application/json` content type.
+//
+// Corresponds with POST /v1/bmc-probes (the `ProbeBMCs` operationId).
+func (c *Client) ProbeBMCs(ctx context.Context, body ProbeBMCsJSONRequestBody, reqEditors ...RequestEditorFn) (*http.Response, error) {
+	req, err := NewProbeBMCsRequest(c.Server, body)
+	if err != nil {
+		return nil, err
+	}
+	req = req.WithContext(ctx)
+	if err := c.applyEditors(ctx, req, reqEditors); err != nil {
+		return nil, err
+	}
+	return c.Client.Do(req)
+}
+
+// GetBMCProbe What came of a probe
+//
+// Corresponds with GET /v1/bmc-probes/{probe} (the `GetBMCProbe` operationId).
+func (c *Client) GetBMCProbe(ctx context.Context, probe TheBMCProbe, params *GetBMCProbeParams, reqEditors ...RequestEditorFn) (*http.Response, error) {
+	req, err := NewGetBMCProbeRequest(c.Server, probe, params)
 	if err != nil {
 		return nil, err
 	}
@@ -5315,6 +5391,119 @@ func NewGetBMCFileRequest(server string, act TheBMCAct) (*http.Request, error) {
 	queryURL, err := serverURL.Parse(operationPath)
 	if err != nil {
 		return nil, err
+	}
+
+	req, err := http.NewRequest(http.MethodGet, queryURL.String(), nil)
+	if err != nil {
+		return nil, err
+	}
+
+	return req, nil
+}
+
+// NewProbeBMCsRequest calls the generic ProbeBMCs builder with application/json body
+func NewProbeBMCsRequest(server string, body ProbeBMCsJSONRequestBody) (*http.Request, error) {
+	var bodyReader io.Reader
+	buf, err := json.Marshal(body)
+	if err != nil {
+		return nil, err
+	}
+	bodyReader = bytes.NewReader(buf)
+	return NewProbeBMCsRequestWithBody(server, "application/json", bodyReader)
+}
+
+// NewProbeBMCsRequestWithBody constructs an http.Request for the ProbeBMCs method, with any body, and a specified content type
+func NewProbeBMCsRequestWithBody(server string, contentType string, body io.Reader) (*http.Request, error) {
+	var err error
+
+	serverURL, err := url.Parse(server)
+	if err != nil {
+		return nil, err
+	}
+
+	operationPath := fmt.Sprintf("/v1/bmc-probes")
+	if operationPath[0] == '/' {
+		operationPath = "." + operationPath
+	}
+
+	queryURL, err := serverURL.Parse(operationPath)
+	if err != nil {
+		return nil, err
+	}
+
+	req, err := http.NewRequest(http.MethodPost, queryURL.String(), body)
+	if err != nil {
+		return nil, err
+	}
+
+	req.Header.Add("Content-Type", contentType)
+
+	return req, nil
+}
+
+// NewGetBMCProbeRequest constructs an http.Request for the GetBMCProbe method
+func NewGetBMCProbeRequest(server string, probe TheBMCProbe, params *GetBMCProbeParams) (*http.Request, error) {
+	var err error
+
+	var pathParam0 string
+
+	pathParam0, err = runtime.StyleParamWithOptions("simple", false, "probe", probe, runtime.StyleParamOptions{ParamLocation: runtime.ParamLocationPath, Type: "string", Format: ""})
+	if err != nil {
+		return nil, err
+	}
+
+	serverURL, err := url.Parse(server)
+	if err != nil {
+		return nil, err
+	}
+
+	operationPath := fmt.Sprintf("/v1/bmc-probes/%s", pathParam0)
+	if operationPath[0] == '/' {
+		operationPath = "." + operationPath
+	}
+
+	queryURL, err := serverURL.Parse(operationPath)
+	if err != nil {
+		return nil, err
+	}
+
+	if params != nil {
+		// queryValues collects non-styled parameters (passthrough, JSON)
+		// that are safe to round-trip through url.Values.Encode().
+		queryValues := queryURL.Query()
+		// rawQueryFragments collects pre-encoded query fragments from
+		// styled parameters, preserving literal commas as delimiters
+		// per the OpenAPI spec (e.g. "color=blue,black,brown").
+		var rawQueryFragments []string
+
+		if params.Wait != nil {
+
+			if queryFrag, err := runtime.StyleParamWithOptions("form", true, "wait", *params.Wait, runtime.StyleParamOptions{ParamLocation: runtime.ParamLocationQuery, Type: "string", Format: ""}); err != nil {
+				return nil, err
+			} else {
+				for _, qp := range strings.Split(queryFrag, "&") {
+					rawQueryFragments = append(rawQueryFragments, qp)
+				}
+			}
+
+		}
+
+		if params.Since != nil {
+
+			if queryFrag, err := runtime.StyleParamWithOptions("form", true, "since", *params.Since, runtime.StyleParamOptions{ParamLocation: runtime.ParamLocationQuery, Type: "integer", Format: "int64"}); err != nil {
+				return nil, err
+			} else {
+				for _, qp := range strings.Split(queryFrag, "&") {
+					rawQueryFragments = append(rawQueryFragments, qp)
+				}
+			}
+
+		}
+
+		if encoded := queryValues.Encode(); encoded != "" {
+			rawQueryFragments = append(rawQueryFragments, encoded)
+		}
+		queryURL.RawQuery = strings.Join(rawQueryFragments, "&")
 	}
 
 	req, err := http.NewRequest(http.MethodGet, queryURL.String(), nil)
@@ -11590,6 +11779,31 @@ type ClientWithResponsesInterface interface {
 	// Corresponds with GET /v1/bmc-acts/{act}/file (the `GetBMCFile` operationId).
 	GetBMCFileWithResponse(ctx context.Context, act TheBMCAct, reqEditors ...RequestEditorFn) (*GetBMCFileResponse, error)
 
+	// ProbeBMCsWithBodyWithResponse Have a worker of a site ask an address range for BMCs
+	//
+	// Each address is asked once for a Redfish service, from where the site's BMC network is reached; nothing is logged in to. What answers is kept among the found BMCs. Wait for the end with GET /v1/bmc-probes/{probe}?wait=30s.
+	//
+	// Takes any type of body and a specified content type, and returns a wrapper object for the known response body format(s).
+	//
+	// Corresponds with POST /v1/bmc-probes (the `ProbeBMCs` operationId).
+	ProbeBMCsWithBodyWithResponse(ctx context.Context, contentType string, body io.Reader, reqEditors ...RequestEditorFn) (*ProbeBMCsResponse, error)
+
+	// ProbeBMCsWithResponse Have a worker of a site ask an address range for BMCs
+	//
+	// Each address is asked once for a Redfish service, from where the site's BMC network is reached; nothing is logged in to. What answers is kept among the found BMCs. Wait for the end with GET /v1/bmc-probes/{probe}?wait=30s.
+	//
+	// Takes a body of the `application/json` content type, and returns a wrapper object for the known response body format(s).
+	//
+	// Corresponds with POST /v1/bmc-probes (the `ProbeBMCs` operationId).
+	ProbeBMCsWithResponse(ctx context.Context, body ProbeBMCsJSONRequestBody, reqEditors ...RequestEditorFn) (*ProbeBMCsResponse, error)
+
+	// GetBMCProbeWithResponse What came of a probe
+	//
+	// Returns a wrapper object for the known response body format(s).
+	//
+	// Corresponds with GET /v1/bmc-probes/{probe} (the `GetBMCProbe` operationId).
+	GetBMCProbeWithResponse(ctx context.Context, probe TheBMCProbe, params *GetBMCProbeParams, reqEditors ...RequestEditorFn) (*GetBMCProbeResponse, error)
+
 	// ListBudgetsWithResponse Budgets with what their month has spent and committed
 	//
 	// Returns a wrapper object for the known response body format(s).
@@ -13453,6 +13667,102 @@ func (r GetBMCFileResponse) StatusCode() int {
 
 // ContentType is a convenience method to retrieve the Content-Type value from the HTTP response headers
 func (r GetBMCFileResponse) ContentType() string {
+	if r.HTTPResponse != nil {
+		return r.HTTPResponse.Header.Get("Content-Type")
+	}
+	return ""
+}
+
+type ProbeBMCsResponse struct {
+	Body         []byte
+	HTTPResponse *http.Response
+	// JSON202 the response for an HTTP 202 `application/json` response
+	JSON202 *BMCProbe
+	// ApplicationproblemJSONDefault the response for an HTTP default `application/problem+json` response
+	ApplicationproblemJSONDefault *Problem
+}
+
+// GetJSON202 returns the response for an HTTP 202 `application/json` response
+func (r ProbeBMCsResponse) GetJSON202() *BMCProbe {
+	return r.JSON202
+}
+
+// GetApplicationproblemJSONDefault returns the response for an HTTP default `application/problem+json` response
+func (r ProbeBMCsResponse) GetApplicationproblemJSONDefault() *Problem {
+	return r.ApplicationproblemJSONDefault
+}
+
+// GetBody returns the raw response body bytes
+func (r ProbeBMCsResponse) GetBody() []byte {
+	return r.Body
+}
+
+// Status returns HTTPResponse.Status
+func (r ProbeBMCsResponse) Status() string {
+	if r.HTTPResponse != nil {
+		return r.HTTPResponse.Status
+	}
+	return http.StatusText(0)
+}
+
+// StatusCode returns HTTPResponse.StatusCode
+func (r ProbeBMCsResponse) StatusCode() int {
+	if r.HTTPResponse != nil {
+		return r.HTTPResponse.StatusCode
+	}
+	return 0
+}
+
+// ContentType is a convenience method to retrieve the Content-Type value from the HTTP response headers
+func (r ProbeBMCsResponse) ContentType() string {
+	if r.HTTPResponse != nil {
+		return r.HTTPResponse.Header.Get("Content-Type")
+	}
+	return ""
+}
+
+type GetBMCProbeResponse struct {
+	Body         []byte
+	HTTPResponse *http.Response
+	// JSON200 the response for an HTTP 200 `application/json` response
+	JSON200 *BMCProbe
+	// ApplicationproblemJSONDefault the response for an HTTP default `application/problem+json` response
+	ApplicationproblemJSONDefault *Problem
+}
+
+// GetJSON200 returns the response for an HTTP 200 `application/json` response
+func (r GetBMCProbeResponse) GetJSON200() *BMCProbe {
+	return r.JSON200
+}
+
+// GetApplicationproblemJSONDefault returns the response for an HTTP default `application/problem+json` response
+func (r GetBMCProbeResponse) GetApplicationproblemJSONDefault() *Problem {
+	return r.ApplicationproblemJSONDefault
+}
+
+// GetBody returns the raw response body bytes
+func (r GetBMCProbeResponse) GetBody() []byte {
+	return r.Body
+}
+
+// Status returns HTTPResponse.Status
+func (r GetBMCProbeResponse) Status() string {
+	if r.HTTPResponse != nil {
+		return r.HTTPResponse.Status
+	}
+	return http.StatusText(0)
+}
+
+// StatusCode returns HTTPResponse.StatusCode
+func (r GetBMCProbeResponse) StatusCode() int {
+	if r.HTTPResponse != nil {
+		return r.HTTPResponse.StatusCode
+	}
+	return 0
+}
+
+// ContentType is a convenience method to retrieve the Content-Type value from the HTTP response headers
+func (r GetBMCProbeResponse) ContentType() string {
 	if r.HTTPResponse != nil {
 		return r.HTTPResponse.Header.Get("Content-Type")
 	}
@@ -19658,6 +19968,49 @@ func (c *ClientWithResponses) GetBMCFileWithResponse(ctx context.Context, act Th
 	return ParseGetBMCFileResponse(rsp)
 }
 
+// ProbeBMCsWithBodyWithResponse Have a worker of a site ask an address range for BMCs
+//
+// Each address is asked once for a Redfish service, from where the site's BMC network is reached; nothing is logged in to. What answers is kept among the found BMCs. Wait for the end with GET /v1/bmc-probes/{probe}?wait=30s.
+//
+// Takes any type of body and a specified content type, and returns a wrapper object for the known response body format(s).
+//
+// Corresponds with POST /v1/bmc-probes (the `ProbeBMCs` operationId).
+func (c *ClientWithResponses) ProbeBMCsWithBodyWithResponse(ctx context.Context, contentType string, body io.Reader, reqEditors ...RequestEditorFn) (*ProbeBMCsResponse, error) {
+	rsp, err := c.ProbeBMCsWithBody(ctx, contentType, body, reqEditors...)
+	if err != nil {
+		return nil, err
+	}
+	return ParseProbeBMCsResponse(rsp)
+}
+
+// ProbeBMCsWithResponse Have a worker of a site ask an address range for BMCs
+//
+// Each address is asked once for a Redfish service, from where the site's BMC network is reached; nothing is logged in to. What answers is kept among the found BMCs. Wait for the end with GET /v1/bmc-probes/{probe}?wait=30s.
+//
+// Takes a body of the `application/json` content type, and returns a wrapper object for the known response body format(s).
+//
+// Corresponds with POST /v1/bmc-probes (the `ProbeBMCs` operationId).
+func (c *ClientWithResponses) ProbeBMCsWithResponse(ctx context.Context, body ProbeBMCsJSONRequestBody, reqEditors ...RequestEditorFn) (*ProbeBMCsResponse, error) {
+	rsp, err := c.ProbeBMCs(ctx, body, reqEditors...)
+	if err != nil {
+		return nil, err
+	}
+	return ParseProbeBMCsResponse(rsp)
+}
+
+// GetBMCProbeWithResponse What came of a probe
+//
+// Returns a wrapper object for the known response body format(s).
+//
+// Corresponds with GET /v1/bmc-probes/{probe} (the `GetBMCProbe` operationId).
+func (c *ClientWithResponses) GetBMCProbeWithResponse(ctx context.Context, probe TheBMCProbe, params *GetBMCProbeParams, reqEditors ...RequestEditorFn) (*GetBMCProbeResponse, error) {
+	rsp, err := c.GetBMCProbe(ctx, probe, params, reqEditors...)
+	if err != nil {
+		return nil, err
+	}
+	return ParseGetBMCProbeResponse(rsp)
+}
+
 // ListBudgetsWithResponse Budgets with what their month has spent and committed
 //
 // Returns a wrapper object for the known response body format(s).
@@ -22383,6 +22736,75 @@ func ParseGetBMCFileResponse(rsp *http.Response) (*GetBMCFileResponse, error) {
 			return nil, err
 		}
 		response.JSON200 = &dest
+
+	case strings.Contains(rsp.Header.Get("Content-Type"), "json") && true:
+		var dest Problem
+		if err := json.Unmarshal(bodyBytes, &dest); err != nil {
+			return nil, err
+		}
+		response.ApplicationproblemJSONDefault = &dest
+
+	}
+
+	return response, nil
+}
+
+// ParseProbeBMCsResponse parses an HTTP response from a ProbeBMCsWithResponse call
+func ParseProbeBMCsResponse(rsp *http.Response) (*ProbeBMCsResponse, error) {
+	bodyBytes, err := io.ReadAll(rsp.Body)
+	defer func() { _ = rsp.Body.Close() }()
+	if err != nil {
+		return nil, err
+	}
+
+	response := &ProbeBMCsResponse{
+		Body:         bodyBytes,
+		HTTPResponse: rsp,
+	}
+
+	switch {
+	case strings.Contains(rsp.Header.Get("Content-Type"), "json") && rsp.StatusCode == 202:
+		var dest BMCProbe
+		if err := json.Unmarshal(bodyBytes, &dest); err != nil {
+			return nil, err
+		}
+		response.JSON202 = &dest
+
+	case strings.Contains(rsp.Header.Get("Content-Type"), "json") && true:
+		var dest Problem
+		if err := json.Unmarshal(bodyBytes, &dest); err != nil {
+			return nil, err
+		}
+		response.ApplicationproblemJSONDefault = &dest
+
+	}
+
+	return response, nil
+}
+
+// ParseGetBMCProbeResponse parses an HTTP response from a GetBMCProbeWithResponse call
+func ParseGetBMCProbeResponse(rsp *http.Response) (*GetBMCProbeResponse, error) {
+	bodyBytes, err := io.ReadAll(rsp.Body)
+	defer func() { _ = rsp.Body.Close() }()
+	if err != nil {
+		return nil, err
+	}
+
+	response := &GetBMCProbeResponse{
+		Body:         bodyBytes,
+		HTTPResponse: rsp,
+	}
+
+	switch {
+	case strings.Contains(rsp.Header.Get("Content-Type"), "json") && rsp.StatusCode == 200:
+		var dest BMCProbe
+		if err := json.Unmarshal(bodyBytes, &dest); err != nil {
+			return nil, err
+		}
+		response.JSON200 = &dest
+
+	case rsp.StatusCode == 304:
+		break // No content-type
 
 	case strings.Contains(rsp.Header.Get("Content-Type"), "json") && true:
 		var dest Problem

@@ -241,6 +241,9 @@ type BMCKey struct {
 	Key string `json:"key"`
 }
 
+// BMCProbe defines model for BMCProbe.
+type BMCProbe = schema.BMCProbe
+
 // BMCSighting What the watch saw last. Empty words are what the BMC does not say
 type BMCSighting = schema.BMCSighting
 
@@ -837,6 +840,19 @@ type NewBMCAct struct {
 
 	// Want Of power; absent reads it
 	Want string `json:"want,omitempty"`
+}
+
+// NewBMCProbe defines model for NewBMCProbe.
+type NewBMCProbe struct {
+	// PlainHttp Plain HTTP, for labs
+	PlainHttp bool `json:"plain_http,omitempty"`
+
+	// Port Absent or 0 = 443
+	Port int `json:"port,omitempty"`
+
+	// Range An address and the length of its network, like 10.20.0.0/24; at most 4096 addresses
+	Range string `json:"range"`
+	Site  string `json:"site"`
 }
 
 // NewBudget defines model for NewBudget.
@@ -1736,6 +1752,9 @@ type TheArray = string
 // TheBMCAct defines model for TheBMCAct.
 type TheBMCAct = string
 
+// TheBMCProbe defines model for TheBMCProbe.
+type TheBMCProbe = string
+
 // TheJob defines model for TheJob.
 type TheJob = string
 
@@ -1848,6 +1867,15 @@ type ScaleArrayParams struct {
 
 // GetBMCActParams defines parameters for GetBMCAct.
 type GetBMCActParams struct {
+	// Wait How long to wait for news, as 30s or 500ms; at most 60s
+	Wait *Wait `form:"wait,omitempty" json:"wait,omitempty"`
+
+	// Since The version that the caller has
+	Since *Since `form:"since,omitempty" json:"since,omitempty"`
+}
+
+// GetBMCProbeParams defines parameters for GetBMCProbe.
+type GetBMCProbeParams struct {
 	// Wait How long to wait for news, as 30s or 500ms; at most 60s
 	Wait *Wait `form:"wait,omitempty" json:"wait,omitempty"`
 
@@ -2211,6 +2239,9 @@ type LimitArrayJSONRequestBody = ArrayLimit
 
 // ScaleArrayJSONRequestBody defines body for ScaleArray for application/json ContentType.
 type ScaleArrayJSONRequestBody = Replicas
+
+// ProbeBMCsJSONRequestBody defines body for ProbeBMCs for application/json ContentType.
+type ProbeBMCsJSONRequestBody = NewBMCProbe
 
 // SetBudgetJSONRequestBody defines body for SetBudget for application/json ContentType.
 type SetBudgetJSONRequestBody = NewBudget

@@ -46,6 +46,12 @@ type ServerInterface interface {
 	// GetBMCFile The file that an act made; capture makes a .tar.gz of a redacted Redfish tree
 	// (GET /v1/bmc-acts/{act}/file)
 	GetBMCFile(c *gin.Context, act TheBMCAct)
+	// ProbeBMCs Have a worker of a site ask an address range for BMCs
+	// (POST /v1/bmc-probes)
+	ProbeBMCs(c *gin.Context)
+	// GetBMCProbe What came of a probe
+	// (GET /v1/bmc-probes/{probe})
+	GetBMCProbe(c *gin.Context, probe TheBMCProbe, params GetBMCProbeParams)
 	// ListBudgets Budgets with what their month has spent and committed
 	// (GET /v1/budgets)
 	ListBudgets(c *gin.Context, params ListBudgetsParams)
@@ -935,6 +941,63 @@ func (siw *ServerInterfaceWrapper) GetBMCFile(c *gin.Context) {
 	}
 
 	siw.Handler.GetBMCFile(c, act)
+}
+
+// ProbeBMCs operation middleware
+func (siw *ServerInterfaceWrapper) ProbeBMCs(c *gin.Context) {
+
+	for _, middleware := range siw.HandlerMiddlewares {
+		middleware(c)
+		if c.IsAborted() {
+			return
+		}
+	}
+
+	siw.Handler.ProbeBMCs(c)
+}
+
+// GetBMCProbe operation middleware
+func (siw *ServerInterfaceWrapper) GetBMCProbe(c *gin.Context) {
+
+	var err error
+	_ = err
+
+	// ------------- Path parameter "probe" -------------
+	var probe TheBMCProbe
+
+	err = runtime.BindStyledParameterWithOptions("simple", "probe", c.Param("probe"), &probe, runtime.BindStyledParameterOptions{ParamLocation: runtime.ParamLocationPath, Explode: false, Required: true, Type: "string", Format: "", ValueIsUnescaped: true})
+	if err != nil {
+		siw.ErrorHandler(c, fmt.Errorf("Invalid format for parameter probe: %w", err), http.StatusBadRequest)
+		return
+	}
+
+	// Parameter object where we will unmarshal all parameters from the context
+	var params GetBMCProbeParams
+
+	// ------------- Optional query parameter "wait" -------------
+
+	err = runtime.BindQueryParameterWithOptions("form", true, false, "wait", c.Request.URL.Query(), &params.Wait, runtime.BindQueryParameterOptions{Type: "string", Format: ""})
+	if err != nil {
+		siw.ErrorHandler(c, fmt.Errorf("Invalid format for parameter wait: %w", err), http.StatusBadRequest)
+		return
+	}
+
+	// ------------- Optional query parameter "since" -------------
+
+	err = runtime.BindQueryParameterWithOptions("form", true, false, "since", c.Request.URL.Query(), &params.Since, runtime.BindQueryParameterOptions{Type: "integer", Format: "int64"})
+	if err != nil {
+		siw.ErrorHandler(c, fmt.Errorf("Invalid format for parameter since: %w", err), http.StatusBadRequest)
+		return
+	}
+
+	for _, middleware := range siw.HandlerMiddlewares {
+		middleware(c)
+		if c.IsAborted() {
+			return
+		}
+	}
+
+	siw.Handler.GetBMCProbe(c, probe, params)
 }
 
 // ListBudgets operation middleware
@@ -4430,6 +4493,8 @@ func RegisterHandlersWithOptions(router gin.IRouter, si ServerInterface, options
 	router.POST(options.BaseURL+"/v1/servers/:id/actions/unprotect", wrapper.UnprotectServer)
 	router.GET(options.BaseURL+"/v1/found-bmcs", wrapper.ListFoundBMCs)
 	router.POST(options.BaseURL+"/v1/found-bmcs", wrapper.KeepFoundBMCs)
+	router.POST(options.BaseURL+"/v1/bmc-probes", wrapper.ProbeBMCs)
+	router.GET(options.BaseURL+"/v1/bmc-probes/:probe", wrapper.GetBMCProbe)
 	router.GET(options.BaseURL+"/v1/servers/:id/bmc", wrapper.GetBMC)
 	router.GET(options.BaseURL+"/v1/servers/:id/bmc/acts", wrapper.ListBMCActs)
 	router.POST(options.BaseURL+"/v1/servers/:id/bmc/acts", wrapper.AskBMC)

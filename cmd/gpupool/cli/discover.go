@@ -34,21 +34,23 @@ type found struct {
 }
 
 func (a *app) bmcDiscover() *cobra.Command {
-	var allow, user, file, site string
+	var allow, user, file, site, from string
 	var port, logins int
 	var plain bool
 	cmd := &cobra.Command{
-		Use: "discover RANGE", Short: "Look for BMCs in an address range, from this machine", Args: exactly("RANGE"),
-		Long: `Ask every address of a range, such as 10.20.0.0/24, for a Redfish service, from the machine that this runs on. Each is asked once and
-nothing is logged in to: what is shown is what a BMC tells everyone.
+		Use: "discover RANGE", Short: "Look for BMCs in an address range, from this machine or from a site", Args: exactly("RANGE"),
+		Long: `Ask every address of a range, such as 10.20.0.0/24, for a Redfish service, from the machine that this runs on, or with --from SITE
+from a worker of that site, where its BMC network is reached. Each is asked once and nothing is logged in to: what is shown is what a
+BMC tells everyone.
 
 With --allow FILE, the serials of the machines that you ordered, one a line, those that answer are logged in to, each with the one
 password given, once, and are marked where their serial is on the list. Only these are yours to enrol. The password comes from
 --password-file, from GPUPOOL_BMC_PASSWORD, or is asked for.
 
-With --site what was found is kept with the pool, for ` + "`gpupool bmc found`" + `. Nothing is enrolled by this.`,
+With --site what was found is kept with the pool, for ` + "`gpupool bmc found`" + `, and with --from always. Nothing is enrolled by this.`,
 		Example: `  gpupool bmc discover 10.20.0.0/24
   gpupool bmc discover 10.20.0.0/24 --site hall-1
+  gpupool bmc discover 10.20.0.0/24 --from hall-1
   gpupool bmc discover 10.20.0.0/24 --allow serials.txt --user root --password-file factory.txt`,
 		RunE: func(cmd *cobra.Command, args []string) error {
 			prefix, err := netip.ParsePrefix(args[0])
@@ -57,6 +59,12 @@ With --site what was found is kept with the pool, for ` + "`gpupool bmc found`" 
 			}
 			if port < 0 || port > 65535 {
 				return schema.Invalid("port", port, "1 to 65535, or 0 for 443")
+			}
+			if from != "" {
+				if allow != "" || site != "" {
+					return usageError{errors.New("--from keeps what it finds and logs in nowhere: it goes with neither --site nor --allow")}
+				}
+				return a.discoverFrom(cmd, contract.NewBMCProbe{Site: from, Range: prefix.String(), Port: port, PlainHttp: plain})
 			}
 			if (allow == "") != (user == "") {
 				return usageError{errors.New("--allow and --user go together: serials are read by logging in")}
@@ -97,8 +105,38 @@ With --site what was found is kept with the pool, for ` + "`gpupool bmc found`" 
 	f.StringVar(&user, "user", "", "account to read serials with")
 	f.StringVar(&file, "password-file", "", "file whose first line is its password")
 	f.StringVar(&site, "site", "", "keep what was found with the pool, as of this site")
+	f.StringVar(&from, "from", "", "have a worker of this site ask, rather than this machine")
 	f.IntVar(&logins, "at-once", 16, "how many are logged in to at once")
 	return cmd
+}
+
+// discoverFrom has a worker of a site probe a range, and waits for it.
+func (a *app) discoverFrom(cmd *cobra.Command, in contract.NewBMCProbe) error {
+	c, err := a.connect()
+	if err != nil {
+		return err
+	}
+	p, err := call.Do[schema.BMCProbe](c.ProbeBMCs(cmd.Context(), in))
+	for err == nil && p.EndedAt == 0 {
+		p, err = again(cmd, func() (schema.BMCProbe, error) {
+			return call.Do[schema.BMCProbe](c.GetBMCProbe(cmd.Context(), p.ID, &contract.GetBMCProbeParams{Since: &p.Version, Wait: opt(longPoll.String())}))
+		})
+	}
+	if err == nil && p.Failure != "" {
+		err = &schema.Error{Code: p.FailureCode, Message: p.Failure}
+	}
+	if err != nil {
+		return err
+	}
+	if a.json() {
+		return printJSON(cmd.OutOrStdout(), map[string]any{"items": p.Found})
+	}
+	t := newTable("ADDRESS", "VENDOR", "PRODUCT", "UUID")
+	for _, f := range p.Found {
+		t.row(f.Address, f.Vendor, f.Product, f.UUID)
+	}
+	t.write(cmd.OutOrStdout(), "Nothing there speaks Redfish.")
+	return nil
 }
 
 func readSerials(file string) (map[string]bool, error) {
