@@ -4,6 +4,7 @@ import (
 	"bufio"
 	"context"
 	"encoding/json"
+	"fmt"
 	"net/http"
 	"strings"
 )
@@ -16,6 +17,9 @@ type Event struct {
 	Severity  string `json:"severity"`
 	Origin    string `json:"origin"`
 }
+
+// maxEvent bounds one event of a stream: one that never ends would be kept for ever.
+const maxEvent = 1 << 20
 
 // Events listens to the BMC's server-sent events (DSP0266 13.5.3) and calls tell for each record until the stream or the
 // context ends; the end of the stream is an error, to be followed by another call. ErrUnsupported is a BMC that has none:
@@ -58,11 +62,14 @@ func (c *Client) Events(ctx context.Context, tell func(Event)) (err error) {
 		return &Error{Kind: ErrRefused, Address: c.conn.address, URI: uri, Status: resp.StatusCode, Detail: "not an event stream"}
 	}
 	lines := bufio.NewScanner(resp.Body)
-	lines.Buffer(make([]byte, 0, 4096), 1<<20)
+	lines.Buffer(make([]byte, 0, 4096), maxEvent)
 	var data strings.Builder
 	for lines.Scan() {
 		line := lines.Text()
 		if rest, ok := strings.CutPrefix(line, "data:"); ok {
+			if data.Len()+len(rest) > maxEvent {
+				return &Error{Kind: ErrBody, Address: c.conn.address, URI: uri, Detail: fmt.Sprintf("an event of more than %d bytes", maxEvent)}
+			}
 			data.WriteString(strings.TrimPrefix(rest, " ") + "\n")
 			continue
 		}
