@@ -26,7 +26,7 @@ func readTrace(t testing.TB, name string) *Trace {
 // round2 is how the oracles are given: two decimals.
 func round2(f float64) float64 { return math.Round(f*100) / 100 }
 
-// TestPhillyAddsUpToTheLedgerOfTheTrace: on 1,243 accelerators nothing waits and the ledger is the trace's own sum,
+// TestPhillyAddsUpToTheLedgerOfTheTrace is case 25a: on 1,243 accelerators nothing waits and the ledger is the trace's own sum,
 // whole and by month and virtual cluster.
 func TestPhillyAddsUpToTheLedgerOfTheTrace(t *testing.T) {
 	t.Parallel()
@@ -41,7 +41,7 @@ func TestPhillyAddsUpToTheLedgerOfTheTrace(t *testing.T) {
 	if got := round2(r.GPUHours); got != 978078.47 {
 		t.Errorf("gpu_hours = %.2f, want 978078.47", got)
 	}
-	for month, want := range map[string]float64{"2017-09": 135584.80, "2017-10": 442067.61, "2017-11": 295879.67} {
+	for month, want := range map[string]float64{"2017-09": 135584.80, "2017-10": 442067.61, "2017-11": 295879.67, "2017-12": 104546.39} {
 		if got := round2(r.GPUHoursByMonth[month]); got != want {
 			t.Errorf("gpu_hours of %s = %.2f, want %.2f", month, got, want)
 		}
@@ -53,7 +53,7 @@ func TestPhillyAddsUpToTheLedgerOfTheTrace(t *testing.T) {
 	}
 }
 
-// TestPhillyWaitsFallAsCapacityGrows: the work is the same on 400, 600 and 800 accelerators, to the last second.
+// TestPhillyWaitsFallAsCapacityGrows is case 25a: the work is the same on 400, 600 and 800 accelerators, to the last second.
 func TestPhillyWaitsFallAsCapacityGrows(t *testing.T) {
 	t.Parallel()
 	tr := readTrace(t, "philly.csv")
@@ -74,7 +74,7 @@ func TestPhillyWaitsFallAsCapacityGrows(t *testing.T) {
 	}
 }
 
-// TestOpenbIsAllocatedAsWellAsThePaper: at 100 % demand the fragmentation-aware placement allocates at least what
+// TestOpenbIsAllocatedAsWellAsThePaper is case 25b: at 100 % demand the fragmentation-aware placement allocates at least what
 // FGD does, best fit at least what best fit does there.
 func TestOpenbIsAllocatedAsWellAsThePaper(t *testing.T) {
 	t.Parallel()
