@@ -7,6 +7,8 @@ import (
 	"strconv"
 	"testing"
 	"time"
+
+	"gpupool/activities/allocator/engine"
 )
 
 // BenchmarkEngine prints the figures of Bench; go test -bench Engine -benchtime 1x.
@@ -57,4 +59,21 @@ func BenchmarkFill(b *testing.B) {
 		spent += threadTime() - began
 	}
 	b.ReportMetric(float64(spent.Nanoseconds())/float64(starts), "ns/start")
+}
+
+// BenchmarkVictims is the search for the victims of a job of 8 accelerators alone, for profiles: its processor time.
+func BenchmarkVictims(b *testing.B) {
+	runtime.LockOSThread()
+	defer runtime.UnlockOSThread()
+	spent := time.Duration(0)
+	for range b.N {
+		s := victimPool()
+		s.SetJob(engine.Job{ID: "high", Tenant: "u", Spec: "x8", Nodes: 1, Priority: 10, Seq: 5000, Attempt: 1})
+		began := threadTime()
+		if r := s.Cycle(origin.Add(time.Hour)); len(r.Victims) != 8 {
+			b.Fatalf("%d victims", len(r.Victims))
+		}
+		spent += threadTime() - began
+	}
+	b.ReportMetric(float64(spent.Microseconds())/float64(b.N), "us/search")
 }
