@@ -606,3 +606,44 @@ func TestNetasciiEndsLinesAsItSays(t *testing.T) {
 	}
 	p.ack(1)
 }
+
+// FuzzTransfer sends anything in the middle of a transfer, from its client's port and from another: it goes on, block after
+// block, each once and with what is in the file, and a stranger is answered nothing but error 5.
+func FuzzTransfer(f *testing.F) {
+	f.Add([]byte("\x04\x00\x04\x00\x00\x04\x00\x04\xff\xff\x03\x00\x03\x00"))
+	f.Add([]byte("\x84\x00\x04\x00\x01\x8d\x00\x01x\x00octet\x00a\x001\x00\x00\x02\x00\x05"))
+	f.Fuzz(func(t *testing.T, story []byte) {
+		if len(story) > 400 {
+			return
+		}
+		const block = 16
+		content := noise(block*64 + 5)
+		at, _ := serve(t, files{"f": content}, tftp.Config{Timeout: 20 * time.Second})
+		p := dial(t, at)
+		p.request(1, "f", "octet", "blksize", "16")
+		p.want("block size", []byte("\x00\x06blksize\x0016\x00"))
+		stranger := dial(t, p.to)
+		sent := uint16(0) // the block that the client has, and acknowledges
+		for len(story) > 0 && sent < 64 {
+			n, foreign := int(story[0]&0x7f), story[0]&0x80 != 0
+			n = min(n, len(story)-1)
+			packet := story[1 : 1+n]
+			story = story[1+n:]
+			switch {
+			case foreign:
+				stranger.send(packet)
+				stranger.want("a stranger's packet", []byte{0, 5, 0, 5})
+			case n >= 4 && packet[0] == 0 && (packet[1] == 5 || packet[1] == 4 && binary.BigEndian.Uint16(packet[2:]) == sent):
+				continue // an error ends it, and that acknowledgement moves it on
+			default:
+				p.send(packet)
+			}
+			p.ack(sent)
+			sent++
+			if got := p.want("the next block", data(sent)); !bytes.Equal(got[4:], content[(int(sent)-1)*block:min(int(sent)*block, len(content))]) {
+				t.Fatalf("block %d is %x", sent, got[4:])
+			}
+		}
+		p.send([]byte("\x00\x05\x00\x00\x00"))
+	})
+}
