@@ -363,8 +363,8 @@ func (s *Server) GetFocus(c *gin.Context, p contract.GetFocusParams) {
 		s.fail(c, err)
 		return
 	}
-	lines := [][]string{{"BilledCost", "BillingAccountId", "BillingAccountName", "BillingCurrency", "BillingPeriodStart", "BillingPeriodEnd", "ChargeCategory", "ChargeDescription", "ChargePeriodStart", "ChargePeriodEnd",
-		"ConsumedQuantity", "ConsumedUnit", "EffectiveCost", "ListCost", "PricingQuantity", "PricingUnit", "ProviderName", "PublisherName", "RegionId", "RegionName", "ServiceCategory", "ServiceName", "SkuId", "SubAccountId", "SubAccountName"}}
+	lines := [][]string{{"BilledCost", "BillingAccountId", "BillingAccountName", "BillingCurrency", "BillingPeriodStart", "BillingPeriodEnd", "ChargeCategory", "ChargeClass", "ChargeDescription", "ChargeFrequency", "ChargePeriodStart", "ChargePeriodEnd",
+		"ConsumedQuantity", "ConsumedUnit", "ContractedCost", "EffectiveCost", "InvoiceIssuerName", "ListCost", "PricingCategory", "PricingQuantity", "PricingUnit", "ProviderName", "PublisherName", "RegionId", "RegionName", "ServiceCategory", "ServiceName", "SkuId", "SubAccountId", "SubAccountName"}}
 	iso := func(i schema.Instant) string { return i.Time().Format("2006-01-02T15:04:05Z") }
 	for _, d := range days {
 		rows, err := s.c.Store.Usage(c.Request.Context(), store.UsageQuery{Tenant: t, Project: pr, From: d.Start, To: d.End, By: []string{"tenant", "project", "spec", "model", "region"}, Live: true})
@@ -375,12 +375,12 @@ func (s *Server) GetFocus(c *gin.Context, p contract.GetFocusParams) {
 		for _, r := range rows {
 			cost, k := micros(r.Cost), r.Keys
 			hours := strconv.FormatFloat(float64(r.Charged())/usage.Hour, 'f', 6, 64)
-			category := "Usage"
-			if r.Used() == 0 {
-				category = "Adjustment"
+			category, class := "Usage", ""
+			if r.Used() == 0 && r.Adjust != 0 { // booked in this month, of an earlier one or by hand
+				category, class = "Adjustment", "Correction"
 			}
-			lines = append(lines, []string{cost, plain(k["tenant"]), plain(k["tenant"]), r.Currency, iso(w.Start), iso(w.End), category, plain(fmt.Sprintf("GPU-hours of %s (%s)", k["spec"], k["model"])), iso(d.Start), iso(d.End),
-				hours, "GPU-hours", cost, cost, hours, "GPU-hours", "gpupool", "gpupool", plain(k["region"]), plain(k["region"]), "AI and Machine Learning", "GPU pool", plain(k["spec"]), plain(k["project"]), plain(k["project"])})
+			lines = append(lines, []string{cost, plain(k["tenant"]), plain(k["tenant"]), r.Currency, iso(w.Start), iso(w.End), category, class, plain(fmt.Sprintf("GPU-hours of %s (%s)", k["spec"], k["model"])), "Usage-Based", iso(d.Start), iso(d.End),
+				hours, "GPU-hours", cost, cost, "gpupool", cost, "Standard", hours, "GPU-hours", "gpupool", "gpupool", plain(k["region"]), plain(k["region"]), "AI and Machine Learning", "GPU pool", plain(k["spec"]), plain(k["project"]), plain(k["project"])})
 		}
 	}
 	s.csv(c, "focus-"+p.Month+".csv", lines)

@@ -1,8 +1,13 @@
 package api_test
 
 import (
+	"bytes"
+	"encoding/csv"
 	"fmt"
+	"math"
 	"net/http"
+	"slices"
+	"strconv"
 	"strings"
 	"testing"
 	"time"
@@ -48,6 +53,38 @@ func TestEveryFaceOfUsageShowsTheSameTime(t *testing.T) {
 	if focus.status != http.StatusOK || len(lines) < 2 || !strings.HasPrefix(lines[0], "BilledCost,BillingAccountId") || !strings.Contains(lines[1], "GPU-hours of h100x8") {
 		t.Fatalf("%d %s", focus.status, focus.body)
 	}
+	// What FOCUS 1.0 asks of every row (focus.finops.org), and no sum of a column is another than the bill's.
+	table, err := csv.NewReader(bytes.NewReader(focus.body)).ReadAll()
+	p.must(err)
+	for _, column := range []string{"BilledCost", "BillingAccountId", "BillingAccountName", "BillingCurrency", "BillingPeriodEnd", "BillingPeriodStart", "ChargeCategory", "ChargeClass", "ChargeDescription", "ChargePeriodEnd",
+		"ChargePeriodStart", "ContractedCost", "EffectiveCost", "InvoiceIssuerName", "ListCost", "PricingQuantity", "PricingUnit", "ProviderName", "PublisherName", "ServiceCategory", "ServiceName"} {
+		i := slices.Index(table[0], column)
+		if i < 0 {
+			t.Errorf("FOCUS asks for the column %s", column)
+			continue
+		}
+		sum := 0.0
+		for _, row := range table[1:] {
+			if row[i] == "" && column != "ChargeClass" { // null where it corrects nothing
+				t.Errorf("%s is empty in %v", column, row)
+			}
+			if strings.HasSuffix(column, "Cost") {
+				v, err := strconv.ParseFloat(row[i], 64)
+				p.must(err)
+				sum += v
+			}
+		}
+		if strings.HasSuffix(column, "Cost") && math.Abs(sum-float64(u.TotalGpuMs)/1000) > 1e-5 {
+			t.Errorf("%s sums to %f, want %f", column, sum, float64(u.TotalGpuMs)/1000)
+		}
+	}
+	parts := read[contract.Usage](t, p.member("GET", "/v1/usage?by=spec&parts=true", ""), http.StatusOK)
+	if r := parts.Items[0]; r.WaitedMs == nil || r.KnownGpuMs == nil || *r.KnownGpuMs != 0 || r.IdleGpuMs == nil || r.LaunchGpuMs+r.RunningGpuMs+r.DrainGpuMs != r.UsedGpuMs {
+		t.Fatalf("%+v", parts)
+	}
+	if r := read[contract.Usage](t, p.member("GET", "/v1/usage?by=server&parts=true", ""), http.StatusOK).Items[0]; r.WaitedMs != nil || r.IdleGpuMs != nil {
+		t.Fatalf("%+v: a wait is at no server", r)
+	}
 	trace := p.op("GET", "/v1/usage/trace", "")
 	if lines := strings.Split(strings.TrimSpace(string(trace.body)), "\n"); len(lines) != 2 || !strings.HasPrefix(lines[1], j.Id+",acme,") {
 		t.Fatalf("%d %s", trace.status, trace.body)
@@ -72,7 +109,7 @@ func TestEveryFaceOfUsageShowsTheSameTime(t *testing.T) {
 		t.Fatalf("globex sees %+v", other)
 	}
 	scrape := string(p.op("GET", "/metrics", "").body)
-	for _, want := range []string{`gpupool_accelerators{model="nvidia-h100-80gb",state="idle"} 8`, `gpupool_queue_wait_seconds{percentile="90",spec="h100x8"}`, `gpupool_utilization_unknown_share{spec="h100x8"} 1`, `gpupool_budget_remaining_gpu_seconds{model="",project="",tenant="acme"}`, "gpupool_pool_metrics_up 1"} {
+	for _, want := range []string{`gpupool_accelerators{model="nvidia-h100-80gb",state="idle"} 8`, `gpupool_queue_wait_seconds{percentile="90",spec="h100x8"}`, `gpupool_tenant_waiting_jobs{tenant="acme"} 1`, `gpupool_tenant_utilization_unknown_share{tenant="acme"} 1`, `gpupool_region_allocated_share{region=`, `gpupool_overdue_jobs{spec="h100x8"} 0`, `gpupool_counts_left_out{by="tenant"} 0`, `gpupool_utilization_unknown_share{spec="h100x8"} 1`, `gpupool_budget_remaining_gpu_seconds{model="",project="",tenant="acme"}`, "gpupool_pool_metrics_up 1"} {
 		if !strings.Contains(scrape, want) {
 			t.Errorf("no %s in\n%s", want, scrape)
 		}

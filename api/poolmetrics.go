@@ -45,7 +45,7 @@ var (
 
 // countsBy are the four counts by one key, over the last 24 hours.
 type countsBy struct {
-	by                                                                                      string
+	by                                                                         string
 	wait, share, idle, unknown, jobSuccess, gpuSuccess, used, waiting, overdue *prometheus.Desc
 }
 
@@ -82,7 +82,9 @@ func (k countsBy) read(ctx context.Context, st *store.Store, gauge func(*prometh
 	if err != nil {
 		return err
 	}
-	slices.SortStableFunc(counts, func(a, b usage.Counts) int { return cmp.Or(cmp.Compare(b.Allocated, a.Allocated), cmp.Compare(b.Waiting, a.Waiting)) })
+	slices.SortStableFunc(counts, func(a, b usage.Counts) int {
+		return cmp.Or(cmp.Compare(b.Allocated, a.Allocated), cmp.Compare(b.Waiting, a.Waiting))
+	})
 	gauge(metricKeysBeyond, float64(max(0, len(counts)-mostKeys)), k.by)
 	for _, c := range counts[:min(len(counts), mostKeys)] {
 		if c.Wait.Attempts > 0 {

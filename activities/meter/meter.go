@@ -39,6 +39,9 @@ type Settled struct {
 	Reclaimed int // jobs stopped for it
 }
 
+// notice is what is left at least to who is told that a job is idle before it is stopped, however short its limit.
+const notice = 4 * time.Minute
+
 // Settle folds what has ended since, then warns of budgets and idle allocations, and reclaims where the policy says so.
 func (a *Activities) Settle(ctx context.Context) (Settled, error) {
 	var out Settled
@@ -58,20 +61,21 @@ func (a *Activities) Settle(ctx context.Context) (Settled, error) {
 		return out, temporalerr.Wrap(err)
 	}
 	for _, j := range idle {
+		now := a.Store.Now()
 		var reclaim schema.Instant
 		if j.Reclaim > 0 {
-			reclaim = j.IdleSince + schema.Instant(j.Reclaim)
+			reclaim = max(j.IdleSince+schema.Instant(j.Reclaim), now.Add(notice))
 		}
 		told, err := a.Store.TellIdle(ctx, j, reclaim)
 		if err != nil {
 			return out, temporalerr.Wrap(err)
 		}
 		out.Idle++
-		if told || j.Reclaim == 0 || j.For < j.Reclaim {
-			continue // who is told in this round has until the next
+		if j.Reclaim == 0 || j.For < j.Reclaim || now < told.Add(notice) {
+			continue
 		}
-		why := fmt.Sprintf("its %d accelerators did nothing for %s; the idle limit of project %s/%s is %s", j.Accelerators,
-			time.Duration(j.For)*time.Millisecond, j.Tenant, j.Project, time.Duration(j.Reclaim)*time.Millisecond)
+		why := fmt.Sprintf("its accelerators did nothing for %s; the idle limit of project %s/%s is %s",
+			(time.Duration(j.For) * time.Millisecond).Round(time.Second), j.Tenant, j.Project, time.Duration(j.Reclaim)*time.Millisecond)
 		if err := a.Store.RequestStop(ctx, j.Job, 0, schema.AttemptCancelled, "idle policy", why); err != nil {
 			var e *schema.Error
 			if errors.As(err, &e) && e.Code == schema.CodeConflict {

@@ -1,11 +1,15 @@
 package store_test
 
 import (
+	"encoding/json"
 	"fmt"
 	"maps"
 	"math/rand/v2"
+	"os"
+	"os/exec"
 	"path/filepath"
 	"slices"
+	"strings"
 	"sync/atomic"
 	"testing"
 	"time"
@@ -672,4 +676,50 @@ func TestCountsOfDaysSumToTheWholeInZonesOffByHalfAnHour(t *testing.T) {
 			t.Errorf("by the %s the counts sum to\n%+v, want\n%+v", every, got, want)
 		}
 	}
+}
+
+// zoneEnv makes TestTheZoneOfTheProcessChangesNothing print what it compares.
+const zoneEnv = "GPUPOOL_TEST_PRINT_USAGE"
+
+// TestTheZoneOfTheProcessChangesNothing: the same history under processes of other time zones says the same, to the byte.
+func TestTheZoneOfTheProcessChangesNothing(t *testing.T) {
+	if os.Getenv(zoneEnv) == "" {
+		t.Parallel()
+		said := map[string]string{}
+		for _, tz := range []string{"UTC", "America/New_York", "Pacific/Apia", "Asia/Kolkata"} {
+			cmd := exec.CommandContext(t.Context(), os.Args[0], "-test.run=^TestTheZoneOfTheProcessChangesNothing$", "-test.v")
+			cmd.Env = append(os.Environ(), "TZ="+tz, zoneEnv+"=1", storetest.PostgresEnv+"=")
+			out, err := cmd.CombinedOutput()
+			if err != nil {
+				t.Fatalf("TZ=%s: %v\n%s", tz, err, out)
+			}
+			for line := range strings.Lines(string(out)) {
+				if _, rest, ok := strings.Cut(line, "usage is "); ok {
+					said[tz] = rest
+				}
+			}
+			if len(said[tz]) < 500 || said[tz] != said["UTC"] {
+				t.Errorf("TZ=%s says\n%s, UTC says\n%s", tz, said[tz], said["UTC"])
+			}
+		}
+		return
+	}
+	b := newBooks(t, 11)
+	defer func() { b.must(b.Close()) }()
+	for range 150 {
+		b.step()
+	}
+	b.check()
+	zone, err := usage.Zone("Europe/Berlin")
+	b.must(err)
+	whole := usage.Interval{Start: 1_783_900_000_000, End: schema.Instant(b.newest + 1)}
+	days, err := usage.Periods(whole, usage.EveryDay, zone)
+	b.must(err)
+	rows, err := b.Usage(t.Context(), store.UsageQuery{From: whole.Start, To: whole.End, By: []string{"tenant", "spec", "outcome"}, Live: true, Every: usage.EveryDay, Zone: zone})
+	b.must(err)
+	counts, err := b.FourCounts(t.Context(), store.CountsQuery{By: "tenant", Periods: days})
+	b.must(err)
+	out, err := json.Marshal([]any{rows, counts})
+	b.must(err)
+	t.Logf("usage is %s", out)
 }

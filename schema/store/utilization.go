@@ -228,14 +228,17 @@ func (s *Store) accounts(ctx context.Context) (map[string]schema.Account, error)
 	return out, nil
 }
 
-// TellIdle records, once for each stretch of idleness, that a job was told of it. told is false where it had been before.
-func (s *Store) TellIdle(ctx context.Context, j Idle, reclaimAt schema.Instant) (told bool, err error) {
+// TellIdle records, once for each stretch of idleness, that a job was told of it, and when it was.
+func (s *Store) TellIdle(ctx context.Context, j Idle, reclaimAt schema.Instant) (told schema.Instant, err error) {
 	err = s.Write(ctx, func(tx *Tx) error {
 		n, err := tx.exec("INSERT INTO usage_warnings (subject, since, percent, at) VALUES (?, ?, 0, ?) ON CONFLICT DO NOTHING", "idle/"+j.Job, j.IdleSince, tx.now)
-		if err != nil || n == 0 {
+		if err != nil {
 			return err
 		}
-		told = true
+		if n == 0 {
+			return tx.db.Raw("SELECT at FROM usage_warnings WHERE subject = ? AND since = ? AND percent = 0", "idle/"+j.Job, j.IdleSince).Scan(&told).Error
+		}
+		told = tx.now
 		tx.Emit(schema.Event{Kind: schema.EventJobIdle, Subject: j.Job, Job: j.Job, Tenant: j.Tenant}, map[string]any{"since": j.IdleSince, "accelerators": j.Accelerators, "reclaim_at": reclaimAt})
 		return nil
 	})
