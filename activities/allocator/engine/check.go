@@ -69,7 +69,11 @@ func (s *State) checkPools() []error {
 	var errs []error
 	for _, p := range s.pools {
 		free, schedulable, members := 0, 0, 0
-		for _, b := range p.bays {
+		for i, b := range p.bays {
+			if b.slot != i || p.seen[i] != (glimpse{b.free, b.soon, b.whole}) {
+				errs = append(errs, fmt.Errorf("%w: server %s is seen as %+v at %d, is at %d with %d free, the next at %d",
+					ErrBookkeeping, b.srv.ID, p.seen[i], i, b.slot, b.free, b.soon))
+			}
 			n, ok := 0, 0
 			for _, dev := range b.accels {
 				if b.up && dev.ok {
