@@ -31,6 +31,10 @@ type Array struct {
 	EndedAt                             schema.Instant // of the last one; 0 while one lives
 }
 
+// inArray is the condition that a job is one of an array. SQLite uses an index of some rows only where the statement says in
+// the index's own words that no others are meant.
+const inArray = "tenant = ? AND project = ? AND array_name = ? AND array_name <> ''"
+
 // ParseIndices reads "0-99", "1,3,7-9" or "0-90:10" (from, to, step), each index once and 0 or more, at most MaxArray.
 func ParseIndices(s string) ([]int, error) {
 	bad := schema.Invalid("indices", s, fmt.Sprintf("such as 0-99, 1,3,7-9 or 0-90:10, at most %d, each once and from 0 to 1000000", MaxArray))
@@ -113,7 +117,7 @@ func (s *Store) SubmitArray(ctx context.Context, by, idempotencyKey, bodyHash st
 		if err := tx.exclusive(arrayLock(in.Tenant, in.Project, in.Array)); err != nil {
 			return err
 		}
-		if err := tx.db.Raw("SELECT count(*) FROM (SELECT 1 FROM jobs WHERE tenant = ? AND project = ? AND array_name = ? LIMIT 1) x", in.Tenant, in.Project, in.Array).Scan(&taken).Error; err != nil {
+		if err := tx.db.Raw("SELECT count(*) FROM (SELECT 1 FROM jobs WHERE "+inArray+" LIMIT 1) x", in.Tenant, in.Project, in.Array).Scan(&taken).Error; err != nil {
 			return err
 		}
 		if taken > 0 {
@@ -241,7 +245,7 @@ func arrays(tx *Tx, f ArrayFilter) ([]Array, error) {
 			State   schema.JobState
 			N, Held int
 		}
-		if err := tx.db.Raw("SELECT state, count(*) AS n, sum(CASE WHEN held AND state = ? THEN 1 ELSE 0 END) AS held FROM jobs WHERE tenant = ? AND project = ? AND array_name = ? GROUP BY state",
+		if err := tx.db.Raw("SELECT state, count(*) AS n, sum(CASE WHEN held AND state = ? THEN 1 ELSE 0 END) AS held FROM jobs WHERE "+inArray+" GROUP BY state",
 			schema.JobQueued, h.Tenant, h.Project, h.Name).Scan(&states).Error; err != nil {
 			return nil, err
 		}
@@ -260,7 +264,7 @@ const arrayPart = 500
 // that is stopped.
 func (s *Store) liveJobs(ctx context.Context, a Array) ([]string, error) {
 	var ids []string
-	return ids, s.read(ctx).Raw("SELECT id FROM jobs WHERE tenant = ? AND project = ? AND array_name = ? AND ended_at = 0 ORDER BY CASE WHEN state = ? THEN 0 ELSE 1 END, seq DESC",
+	return ids, s.read(ctx).Raw("SELECT id FROM jobs WHERE "+inArray+" AND ended_at = 0 ORDER BY CASE WHEN state = ? THEN 0 ELSE 1 END, seq DESC",
 		a.Tenant, a.Project, a.Name, schema.JobQueued).Scan(&ids).Error
 }
 
@@ -321,7 +325,7 @@ func (s *Store) SetArrayLimit(ctx context.Context, a Array, limit int, by string
 		if a.Kind == schema.JobService {
 			return schema.Conflict(fmt.Sprintf("%s is a service, all of whose replicas run", a.Name), "scale it: gpupool service scale "+a.Name+" N")
 		}
-		n, err := tx.exec("UPDATE jobs SET array_limit = ?, version = version + 1 WHERE tenant = ? AND project = ? AND array_name = ? AND ended_at = 0", limit, a.Tenant, a.Project, a.Name)
+		n, err := tx.exec("UPDATE jobs SET array_limit = ?, version = version + 1 WHERE "+inArray+" AND ended_at = 0", limit, a.Tenant, a.Project, a.Name)
 		if err != nil {
 			return err
 		}
@@ -342,5 +346,5 @@ type ArrayLimit struct {
 // QueuedOfArray are the ids of an array's queued jobs.
 func (s *Store) QueuedOfArray(ctx context.Context, tenant, project, name string) ([]string, error) {
 	var ids []string
-	return ids, s.read(ctx).Raw("SELECT id FROM jobs WHERE tenant = ? AND project = ? AND array_name = ? AND ended_at = 0 AND state = ? ORDER BY seq", tenant, project, name, schema.JobQueued).Scan(&ids).Error
+	return ids, s.read(ctx).Raw("SELECT id FROM jobs WHERE "+inArray+" AND ended_at = 0 AND state = ? ORDER BY seq", tenant, project, name, schema.JobQueued).Scan(&ids).Error
 }

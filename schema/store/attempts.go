@@ -317,7 +317,9 @@ func (s *Store) AttemptStatus(ctx context.Context, job string, attempt int) (Att
 // HeldJobs are the jobs that hold accelerators: each has a process.
 func (s *Store) HeldJobs(ctx context.Context) ([]string, error) {
 	var ids []string
-	return ids, s.read(ctx).Raw("SELECT id FROM jobs WHERE ended_at = 0 AND state <> ? ORDER BY id", schema.JobQueued).Scan(&ids).Error
+	err := s.read(ctx).Raw("SELECT id FROM jobs WHERE ended_at = 0 AND state <> ?", schema.JobQueued).Scan(&ids).Error
+	slices.Sort(ids) // here: told to, SQLite would read all jobs there ever were in the order of their ids
+	return ids, err
 }
 
 // Unattended tells that a job's process does not fit its state: a new one is to take it up, or the old one to look.

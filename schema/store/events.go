@@ -28,14 +28,15 @@ func (s *Store) Events(ctx context.Context, after int64, limit int, f EventFilte
 	if len(f.Kinds) > 0 {
 		q = q.Where("kind IN ?", f.Kinds)
 	}
+	// Each is said in the words of its index too: see inArray.
 	if f.Server != "" {
-		q = q.Where("server = ?", f.Server)
+		q = q.Where("server = ? AND server <> ''", f.Server)
 	}
 	if f.Job != "" {
-		q = q.Where("job = ?", f.Job)
+		q = q.Where("job = ? AND job <> ''", f.Job)
 	}
 	if f.Tenant != "" {
-		q = q.Where("tenant = ?", f.Tenant)
+		q = q.Where("tenant = ? AND tenant <> ''", f.Tenant)
 	}
 	var out []schema.Event
 	if err := each(q, func(scan func(...any) error) error {

@@ -298,7 +298,7 @@ func (tx *Tx) arrayLimit(in NewJob) (int, error) {
 		ArrayLimit int
 		Kind       schema.JobKind
 	}
-	if err := tx.db.Raw("SELECT array_limit, kind FROM jobs WHERE tenant = ? AND project = ? AND array_name = ? AND ended_at = 0 LIMIT 1", in.Tenant, in.Project, in.Array).Scan(&there).Error; err != nil {
+	if err := tx.db.Raw("SELECT array_limit, kind FROM jobs WHERE "+inArray+" AND ended_at = 0 LIMIT 1", in.Tenant, in.Project, in.Array).Scan(&there).Error; err != nil {
 		return 0, err
 	}
 	switch {
@@ -396,8 +396,11 @@ func (s *Store) Jobs(ctx context.Context, f JobFilter) ([]schema.Job, error) {
 			q = q.Where(col+" = ?", v)
 		}
 	}
-	if f.Live {
-		q = q.Where("ended_at = 0")
+	if f.Array != "" {
+		q = q.Where("array_name <> ''") // see inArray
+	}
+	if f.Live || f.State != "" && !f.State.Ended() {
+		q = q.Where("ended_at = 0") // the index of live jobs, however many have ended
 	}
 	if f.Before > 0 {
 		q = q.Where("seq < ?", f.Before)

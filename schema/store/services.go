@@ -185,7 +185,7 @@ func (s *Store) Scale(ctx context.Context, a Array, replicas int, by string) err
 			return err
 		}
 		var live []schema.Job
-		if err := tx.lockAll(&live, "tenant = ? AND project = ? AND array_name = ? AND ended_at = 0", a.Tenant, a.Project, a.Name); err != nil {
+		if err := tx.lockAll(&live, inArray+" AND ended_at = 0", a.Tenant, a.Project, a.Name); err != nil {
 			return err
 		}
 		taken := map[int]bool{}
