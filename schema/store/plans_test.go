@@ -95,7 +95,7 @@ func TestNoServingQueryReadsHistory(t *testing.T) {
 	_, err = b.Elsewhere(ctx, "us", []string{"blue"})
 	as("elsewhere", err)
 	say("live usage")
-	_, err = b.LiveUsage(ctx, "blue", "")
+	_, err = b.LiveUsage(ctx, "blue", "", "")
 	as("live usage", err)
 	say("idle jobs")
 	_, err = b.IdleJobs(ctx, usage.Policy{})
