@@ -99,7 +99,7 @@ func TestImportsPointOneWay(t *testing.T) {
 		"workflows":  {[]string{"schema", "activities"}, "a process is replayed for years: it reaches the world through activities only"},
 		"api":        {[]string{"schema", "workflows"}, "a handler reads the record and talks to workflows; it performs nothing itself"},
 		"worker":     {[]string{"schema", "pxe", "activities", "workflows", "api"}, "it builds processes of the parts, and is none of them"},
-		"deploy":     {[]string{"schema", "pxe", "worker/agent", "api/client", "api/contract", "api/call"}, "the lab speaks to gpupool as real machines do, over the wire"},
+		"deploy":     {[]string{"schema", "pxe", "worker/agent", "worker/installer/sanitise", "api/client", "api/contract", "api/call"}, "the lab speaks to gpupool as real machines do, over the wire"},
 		"cmd":        {[]string{"schema", "pxe", "activities", "workflows", "worker", "api", "deploy"}, "only flags and wiring"},
 	}
 	for _, p := range list(t) {

@@ -203,10 +203,18 @@ func onboarding(v schema.Server) error {
 	return nil
 }
 
+// stepping refuses a verb of steps on a server that goes through none.
+func stepping(v schema.Server) error {
+	if v.Phase == schema.PhaseRetiring {
+		return nil
+	}
+	return onboarding(v)
+}
+
 // RetryStep tries the stopped step again.
 func (s *Server) RetryStep(c *gin.Context, id contract.TheServer) {
 	s.act(c, id, http.StatusAccepted, func(ctx context.Context, v schema.Server) error {
-		if err := onboarding(v); err != nil {
+		if err := stepping(v); err != nil {
 			return err
 		}
 		return s.c.Processes.RetryStep(ctx, v, me(c).Name)
@@ -217,8 +225,8 @@ func (s *Server) RetryStep(c *gin.Context, id contract.TheServer) {
 func (s *Server) SkipStep(c *gin.Context, id contract.TheServer) {
 	var in contract.SkipStep
 	err := decode(c, &in, false)
-	if err == nil && !slices.Contains(schema.Steps, in.Step) {
-		err = schema.Invalid("step", string(in.Step), fmt.Sprintf("one of %v", schema.Steps))
+	if err == nil && !slices.Contains(schema.Steps, in.Step) && !slices.Contains(schema.RetireSteps, in.Step) {
+		err = schema.Invalid("step", string(in.Step), fmt.Sprintf("one of %v, or of a retirement's %v", schema.Steps, schema.RetireSteps))
 	}
 	if err == nil {
 		err = why(in.Reason)
@@ -228,7 +236,7 @@ func (s *Server) SkipStep(c *gin.Context, id contract.TheServer) {
 		return
 	}
 	s.act(c, id, http.StatusAccepted, func(ctx context.Context, v schema.Server) error {
-		if err := onboarding(v); err != nil {
+		if err := stepping(v); err != nil {
 			return err
 		}
 		return s.c.Processes.SkipStep(ctx, v, in.Step, in.Reason, me(c).Name)
@@ -280,6 +288,42 @@ func (s *Server) ListDifferences(c *gin.Context, id contract.TheServer) {
 		list, err = s.c.Store.Differences(ctx, v.ID)
 	}
 	s.done(c, http.StatusOK, contract.DifferenceList{Items: some(list)}, err)
+}
+
+// RetireServer takes a server out for good.
+func (s *Server) RetireServer(c *gin.Context, id contract.TheServer) {
+	var in contract.RetireOptions
+	err := decode(c, &in, false)
+	if err == nil {
+		err = why(in.Reason)
+	}
+	if err != nil {
+		s.fail(c, err)
+		return
+	}
+	s.act(c, id, http.StatusAccepted, func(ctx context.Context, v schema.Server) error {
+		_, err := s.c.Store.BeginRetirement(ctx, v.ID, in.Overwrite, in.Reason, me(c).Name)
+		return err
+	})
+}
+
+// GetRetirement reads a server's way out.
+func (s *Server) GetRetirement(c *gin.Context, id contract.TheServer) {
+	ctx := c.Request.Context()
+	v, err := s.c.Store.Server(ctx, id)
+	var out contract.RetirementReport
+	if err == nil {
+		var r schema.Retirement
+		var ok bool
+		if r, ok, err = s.c.Store.Retirement(ctx, v.ID); ok {
+			out.Retirement = &r
+		}
+	}
+	if err == nil {
+		out.Certificates, err = s.c.Store.DriveCertificates(ctx, v.ID, 0)
+		out.Certificates = some(out.Certificates)
+	}
+	s.done(c, http.StatusOK, out, err)
 }
 
 // PauseOnboarding stops onboarding before a step.

@@ -123,7 +123,7 @@ func plain(s string) string {
 }
 
 // hardware are the kinds of events that a technician reads.
-var hardware = []schema.EventKind{schema.EventServerEnrolled, schema.EventServerDifference, schema.EventServerPause, schema.EventServerPhase, schema.EventServerStep, schema.EventServerFailure, schema.EventServerCordoned, schema.EventServerUncordoned,
+var hardware = []schema.EventKind{schema.EventServerEnrolled, schema.EventServerDifference, schema.EventServerPause, schema.EventServerRetire, schema.EventServerDrive, schema.EventServerPhase, schema.EventServerStep, schema.EventServerFailure, schema.EventServerCordoned, schema.EventServerUncordoned,
 	schema.EventServerProtected, schema.EventServerIdentified, schema.EventServerPhonedHome, schema.EventServerAgent, schema.EventServerDrained, schema.EventServerDiscovered,
 	schema.EventAcceleratorSeen, schema.EventAcceleratorHealth, schema.EventAcceleratorGone, schema.EventFault, schema.EventFaultCleared, schema.EventRepairOpened, schema.EventRepairState,
 	schema.EventRepairDone, schema.EventRepairPhoto, schema.EventBoot, schema.EventServerBMC, schema.EventBMCAsked, schema.EventBMCEnded}

@@ -33,6 +33,10 @@ type Armed struct {
 	// though nobody has phoned home yet. Failure is what an installer said that gave up.
 	InstalledAt Instant `json:"installed_at"`
 	Failure     string  `json:"failure,omitempty"`
+	// Sanitise says that no system is installed: every disk of a retiring server is made to forget.
+	Sanitise bool `json:"sanitise,omitempty"`
+	// Overwrite lets that be done by overwriting, where a drive has no command of its own.
+	Overwrite bool `json:"overwrite,omitempty"`
 }
 
 // Running is the system that a server's last finished install put there: what its agent registered from. Where that lives in
@@ -66,6 +70,8 @@ func (s InstallState) Valid() bool {
 type InstallReport struct {
 	State InstallState `json:"state"`
 	Text  string       `json:"text"` // for people, at most 2,000 bytes
+	// Drives is what a sanitise run that is over says of each drive.
+	Drives []DriveResult `json:"drives,omitempty"`
 }
 
 // InstallReportName is the report's name beneath an attempt's own URL.

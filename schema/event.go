@@ -20,6 +20,8 @@ const (
 	EventServerDrained    EventKind = "server.drained"     // no live allocation is left. Delivered
 	EventServerDifference EventKind = "server.difference"  // it is not as ordered, or somebody accepts that; data: item, ordered, found, accepted, reason
 	EventServerPause      EventKind = "server.pause"       // data: state (asked, held, lifted), before, reason
+	EventServerRetire     EventKind = "server.retire"      // data: state (asked, left, taken-back), reason. Delivered: starts RetireServer
+	EventServerDrive      EventKind = "server.drive"       // a drive's certificate; data: serial, name, outcome, trouble, method
 	EventServerDiscovered EventKind = "server.discovered"  // an unknown MAC asked to boot
 
 	EventServerBMC EventKind = "server.bmc" // data: what (seen, credential-set, password-rotated, key-trusted) and what belongs to it
@@ -94,6 +96,7 @@ var EventKinds = []EventKind{
 	EventArrayLimit, EventUsageAdjusted, EventUsageAlarm, EventBudgetWarning, EventJobIdle, EventJobCheckpoint,
 	EventJobUnattended, EventJobDevices, EventClusterState, EventClusterDrift, EventPolicyChanged, EventBoot,
 	EventAudit, EventWebhook, EventServerDifference, EventServerPause,
+	EventServerRetire, EventServerDrive,
 }
 
 // Event is one row of the append-only log that long-polls, event streams, the allocator's wake-up, the delivery to

@@ -57,8 +57,10 @@ const (
 	FailTask          FailureCode = "task-failed"        // drivers or runtime could not be set up
 	FailBurnIn        FailureCode = "burn-in-failed"     // a device failed a test
 	FailInconclusive  FailureCode = "burn-in-inconclusive"
-	FailDrainOverdue  FailureCode = "drain-overdue"  // a repair waits for jobs past its deadline
-	FailRepairOverdue FailureCode = "repair-overdue" // a repair waits for the technician past its time
-	FailCouldNotFix   FailureCode = "could-not-fix"  // the technician gave it back
-	FailInternal      FailureCode = "internal"       // a fault of ours
+	FailDrainOverdue  FailureCode = "drain-overdue"       // a repair waits for jobs past its deadline
+	FailRepairOverdue FailureCode = "repair-overdue"      // a repair waits for the technician past its time
+	FailCouldNotFix   FailureCode = "could-not-fix"       // the technician gave it back
+	FailSanitise      FailureCode = "sanitise-incomplete" // a drive may still hold data
+	FailDeregister    FailureCode = "still-a-node"        // its cluster has not let it go
+	FailInternal      FailureCode = "internal"            // a fault of ours
 )

@@ -29,6 +29,24 @@ const (
 // Steps is the order of onboarding.
 var Steps = []Step{StepVerifyBMC, StepInspect, StepProvision, StepDrivers, StepRuntime, StepBurnIn, StepRegister}
 
+// Steps of a server's way out, beside StepVerifyBMC.
+const (
+	StepDeregister Step = "deregister"
+	StepSanitise   Step = "sanitise"
+	StepPowerOff   Step = "power-off"
+)
+
+// RetireSteps is the order of a retirement, once the server's jobs have ended.
+var RetireSteps = []Step{StepVerifyBMC, StepDeregister, StepSanitise, StepPowerOff}
+
+// StepsIn are the steps that a server in a phase goes through: its way in, or its way out.
+func StepsIn(p Phase) []Step {
+	if p == PhaseRetiring || p == PhaseRetired {
+		return RetireSteps
+	}
+	return Steps
+}
+
 // StepState is how far a step has come.
 type StepState string
 

@@ -18,7 +18,7 @@ type installs struct {
 
 func (i installs) Profiles() []contract.InstallProfile {
 	out := make([]contract.InstallProfile, 0, len(i.profiles))
-	for _, name := range slices.Sorted(maps.Keys(i.profiles)) {
+	for _, name := range i.profiles.Names() {
 		p := i.profiles[name]
 		x := contract.InstallProfile{Name: name, Title: p.Title, Help: p.Help, Arch: p.Arch, Source: p.Source, Documents: []string{}, Values: []contract.InstallValue{}}
 		for _, d := range p.Documents {

@@ -132,7 +132,7 @@ func (p *Process) bindBoot() error {
 		return nil
 	}
 	bs := bootstore.New(p.Store, tokensLive(p.Config.Timing))
-	s, err := pxe.New(BootConfig(c, p.URL), pxe.Deps{Inventory: bs, Leases: bootstore.Leases{DB: p.Store}, Tokens: bs, Installer: &install.Installer{Profiles: p.profiles, APIURL: p.URL}, Reports: bs, Recorder: bs, Log: p.log.With("part", "pxe")})
+	s, err := pxe.New(BootConfig(c, p.URL), pxe.Deps{Inventory: bs, Leases: bootstore.Leases{DB: p.Store}, Tokens: bs, Installer: &install.Installer{Profiles: p.profiles, APIURL: p.URL, Sanitise: p.Store.SanitiseOrder}, Reports: bs, Recorder: bs, Log: p.log.With("part", "pxe")})
 	if err != nil {
 		return err
 	}

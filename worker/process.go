@@ -166,7 +166,7 @@ func (p *Process) core(ctx context.Context) error {
 		// A workflow whose code changed under it waits for a person; its record is not lost.
 		WorkflowPanicPolicy: sdkworker.BlockWorkflow,
 	})
-	for _, wf := range []any{workflows.RunJob, workflows.OnboardServer, workflows.RepairServer, workflows.Allocator, workflows.Cluster, workflows.Deliver, workflows.Meter, workflows.Webhooks,
+	for _, wf := range []any{workflows.RunJob, workflows.OnboardServer, workflows.RepairServer, workflows.RetireServer, workflows.Allocator, workflows.Cluster, workflows.Deliver, workflows.Meter, workflows.Webhooks,
 		workflows.ActOnBMC, workflows.WatchBMCs, workflows.KeepCredentials} {
 		w.RegisterWorkflow(wf)
 	}

@@ -11,7 +11,7 @@ import (
 
 // waits are the configured times as the processes take them.
 func waits(t config.Timing) (install.Timing, health.Timing, workflows.RunJobInput) {
-	return install.Timing{PhoneHome: t.PhoneHome, BMC: t.BMC, Setup: t.Setup, Inventory: t.Inventory, BurnIn: t.BurnIn, AgentSilent: t.AgentSilent, AgentBack: t.AgentBack, Undo: t.Undo},
+	return install.Timing{PhoneHome: t.PhoneHome, BMC: t.BMC, Setup: t.Setup, Inventory: t.Inventory, BurnIn: t.BurnIn, AgentSilent: t.AgentSilent, AgentBack: t.AgentBack, Undo: t.Undo, Sanitise: t.Sanitise, Leave: t.Leave},
 		health.Timing{Idle: t.Suspect, Reset: t.DeviceReset, Off: t.PowerRest, Drain: t.Drain, Silent: t.PowerCut, Technician: t.Technician, BMC: t.BMC, AgentBack: t.AgentBack, Inventory: t.Inventory, BurnIn: t.BurnIn},
 		workflows.RunJobInput{LaunchTimeout: t.JobLaunch, ReleaseMargin: t.JobRelease}
 }

@@ -19,7 +19,7 @@ import (
 // It goes through the steps in order. A step that fails waits for a person: retry it, skip it, or abort, which undoes
 // what was done, newest first. A cancel of the workflow is an abort.
 func OnboardServer(ctx workflow.Context, in OnboardInput) error {
-	o := onboarding{wakes: serverWakes(ctx)}
+	o := onboarding{wakes: serverWakes(ctx), list: theSteps}
 	if err := o.listen(ctx); err != nil {
 		return err
 	}
@@ -39,10 +39,12 @@ func OnboardServer(ctx workflow.Context, in OnboardInput) error {
 	return o.handOver(aside, o.plan.Server)
 }
 
-// onboarding is one attempt.
+// onboarding is one attempt; a retirement is one too, with steps of its own.
 type onboarding struct {
 	*wakes
-	plan install.Plan
+	plan    install.Plan
+	list    []step
+	retires bool
 
 	step    schema.Step                     // the one that runs or stopped
 	failure *schema.StepFailure             // set while it waits for a person
@@ -101,7 +103,7 @@ func (o *onboarding) begin(ctx workflow.Context, in OnboardInput) error {
 
 // steps runs the process from its first step that is not behind it.
 func (o *onboarding) steps(ctx workflow.Context) error {
-	for _, s := range theSteps {
+	for _, s := range o.list {
 		if s.undo != nil {
 			o.undos = append(o.undos, func(ctx workflow.Context) string { return s.undo(o, ctx) })
 		}
@@ -197,7 +199,7 @@ func (o *onboarding) waitForPerson(ctx workflow.Context, f schema.StepFailure) (
 		return false, temporal.NewCanceledError()
 	case o.skip != nil:
 		detail := fmt.Sprintf("skipped by %s: %s (it had failed: %s)", o.skip.By, o.skip.Reason, f.Text)
-		if o.step == schema.StepProvision { // nothing may install it behind the person's back
+		if o.step == schema.StepProvision || o.step == schema.StepSanitise { // nothing may install it behind the person's back
 			if left := o.undoProvision(ctx); left != "" {
 				detail += "; NOT undone: " + left
 			}
@@ -236,7 +238,6 @@ func (o *onboarding) inspect(ctx workflow.Context) (out schema.StepOutcome, err 
 // never cuts the power of an install that runs.
 func (o *onboarding) provision(ctx workflow.Context) (schema.StepOutcome, error) {
 	var record *install.Activities
-	var site *bmc.Activities
 	var armed install.Armed
 	core := atCore(ctx, time.Second)
 	if err := workflow.ExecuteActivity(core, record.ArmServer, o.end()).Get(core, &armed); err != nil {
@@ -245,18 +246,8 @@ func (o *onboarding) provision(ctx workflow.Context) (schema.StepOutcome, error)
 	if armed.Installed {
 		return schema.StepOutcome{Detail: "installed and phoned home, before it was asked for again"}, nil
 	}
-	act := bmc.Act{Server: o.plan.Server, Attempt: o.plan.Attempt}
-	for _, do := range []struct {
-		words string
-		f     any
-	}{{"powering off", site.PowerOff}, {"setting the network boot", site.BootFromNetwork}, {"powering on", site.PowerOn}} {
-		if err := o.record(ctx, schema.StepRunning, do.words); err != nil {
-			return schema.StepOutcome{}, err
-		}
-		at := atSite(ctx, o.plan.Site, o.plan.Timing.BMC)
-		if err := workflow.ExecuteActivity(at, do.f, act).Get(at, nil); err != nil {
-			return schema.StepOutcome{}, err
-		}
+	if err := o.bootFromNetwork(ctx); err != nil {
+		return schema.StepOutcome{}, err
 	}
 	if err := o.record(ctx, schema.StepRunning, "installing: waits for the phone-home"); err != nil {
 		return schema.StepOutcome{}, err
@@ -270,6 +261,25 @@ func (o *onboarding) provision(ctx workflow.Context) (schema.StepOutcome, error)
 		return schema.StepOutcome{Detail: "installed and phoned home"}, err
 	}
 	return o.diagnose(ctx, armed)
+}
+
+// bootFromNetwork switches the server off and has it boot from the network, each act proven by a read.
+func (o *onboarding) bootFromNetwork(ctx workflow.Context) error {
+	var site *bmc.Activities
+	act := bmc.Act{Server: o.plan.Server, Attempt: o.plan.Attempt}
+	for _, do := range []struct {
+		words string
+		f     any
+	}{{"powering off", site.PowerOff}, {"setting the network boot", site.BootFromNetwork}, {"powering on", site.PowerOn}} {
+		if err := o.record(ctx, schema.StepRunning, do.words); err != nil {
+			return err
+		}
+		at := atSite(ctx, o.plan.Site, o.plan.Timing.BMC)
+		if err := workflow.ExecuteActivity(at, do.f, act).Get(at, nil); err != nil {
+			return err
+		}
+	}
+	return nil
 }
 
 // diagnose says how far the boot came, while it can still be seen.

@@ -42,6 +42,8 @@ func (o *onboarding) listen(ctx workflow.Context) error {
 			return err
 		}
 		switch {
+		case o.retires:
+			return refuse(schema.Unsafe("a retirement that has begun is not taken back", "skip what can't be done, with a reason; before its jobs have ended a server is undrained"))
 		case strings.TrimSpace(v.Reason) == "":
 			return refuse(schema.Invalid("reason", v.Reason, "why, in words: the next person reads it"))
 		case o.step == schema.StepRegister && o.failure == nil:
@@ -71,7 +73,7 @@ func (o *onboarding) listenAccept(ctx workflow.Context) error {
 		switch {
 		case strings.TrimSpace(v.Reason) == "":
 			return refuse(schema.Invalid("reason", v.Reason, "why, in words: the next person reads it"))
-		case o.failure.Code != schema.FailHardware:
+		case o.failure.Code != schema.FailHardware || o.retires:
 			return refuse(schema.Conflict(fmt.Sprintf("step %s has not stopped for a difference from the order", o.step), "put right what it names, then retry"))
 		}
 		return nil
@@ -121,6 +123,8 @@ func (o *onboarding) pausable(v Pause) error {
 	}
 	at, to := slices.Index(schema.Steps, o.step), slices.Index(schema.Steps, v.Before)
 	switch {
+	case o.retires:
+		return refuse(schema.Conflict("only an onboarding is paused", "a retirement goes through its steps"))
 	case strings.TrimSpace(v.Reason) == "":
 		return refuse(schema.Invalid("reason", v.Reason, "why, in words: the next person reads it"))
 	case v.Before != "" && to < 0:
@@ -141,7 +145,7 @@ func (o *onboarding) pausable(v Pause) error {
 func (o *onboarding) open() error {
 	switch {
 	case o.ended:
-		return refuse(schema.Conflict("the onboarding is over", "see the server's phase"))
+		return refuse(schema.Conflict("the process is over", "see the server's phase"))
 	case o.aborted != nil:
 		return refuse(schema.Conflict("the onboarding is being undone, aborted by "+o.aborted.By, "start it again once the server is enrolled"))
 	}

@@ -27,6 +27,7 @@ func TestHistoriesReplay(t *testing.T) {
 			r := worker.NewWorkflowReplayer()
 			r.RegisterWorkflow(workflows.OnboardServer)
 			r.RegisterWorkflow(workflows.RepairServer)
+			r.RegisterWorkflow(workflows.RetireServer)
 			r.RegisterWorkflow(workflows.RunJob)
 			r.RegisterWorkflow(workflows.Meter)
 			if err := r.ReplayWorkflowHistoryFromJSONFile(nil, file); err != nil {

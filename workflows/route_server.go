@@ -31,6 +31,9 @@ func RouteServer(e schema.Event) (deliver.Delivery, bool) {
 	case schema.EventRepairOpened:
 		in := RepairInput{Repair: e.Subject}
 		d.Signal, d.Arg, d.Revive, d.ReviveArg = SignalRepairOpened, RepairOpened{Repair: e.Subject}, RepairServer, in
+	case schema.EventServerRetire:
+		in := RetireInput{Server: e.Server}
+		d.Signal, d.Arg, d.Revive, d.ReviveArg = SignalRetire, in, RetireServer, in
 	case schema.EventRepairNews:
 		d.Signal, d.Arg = SignalRepairOpened, RepairOpened{Repair: e.Subject} // it is time to look
 	case schema.EventServerPhase:

@@ -21,7 +21,7 @@ type wakes struct{ n int }
 // serverWakes listens to the signals of server/<id> for as long as the workflow runs.
 func serverWakes(ctx workflow.Context) *wakes {
 	w := &wakes{}
-	for _, name := range []string{SignalPhonedHome, SignalAgentUp, SignalTaskEnded, SignalDrained, SignalRepairOpened, SignalOnboard} {
+	for _, name := range []string{SignalPhonedHome, SignalAgentUp, SignalTaskEnded, SignalDrained, SignalRepairOpened, SignalOnboard, SignalRetire} {
 		c := workflow.GetSignalChannel(ctx, name)
 		workflow.Go(ctx, func(ctx workflow.Context) {
 			for c.Receive(ctx, nil) {
@@ -170,6 +170,8 @@ func (w *wakes) handOver(ctx workflow.Context, server string) error {
 			return workflow.NewContinueAsNewError(ctx, RepairServer, RepairInput{Repair: next.Repair})
 		case next.Attempt > 0:
 			return workflow.NewContinueAsNewError(ctx, OnboardServer, OnboardInput{Server: server, Attempt: next.Attempt})
+		case next.Retire:
+			return workflow.NewContinueAsNewError(ctx, RetireServer, RetireInput{Server: server})
 		case w.n == seen:
 			return nil
 		}

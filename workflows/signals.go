@@ -13,6 +13,7 @@ const (
 	SignalTaskEnded    = "task-ended"    // TaskEnded
 	SignalDrained      = "drained"       // Drained
 	SignalRepairOpened = "repair-opened" // RepairOpened, by signal-with-start
+	SignalRetire       = "retire"        // RetireInput, by signal-with-start: the record says that the server is to go
 	SignalOnboard      = "onboard"       // OnboardInput, by signal-with-start: the record says that an onboarding began
 )
 
@@ -113,6 +114,11 @@ type CouldNotFix struct {
 
 // OnboardInput starts OnboardServer.
 type OnboardInput = install.BeginInput
+
+// RetireInput starts RetireServer.
+type RetireInput struct {
+	Server string `json:"server"`
+}
 
 // RepairInput starts RepairServer.
 type RepairInput struct {

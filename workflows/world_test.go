@@ -7,11 +7,13 @@ import (
 	"crypto/rand"
 	"encoding/base64"
 	"encoding/json"
+	"errors"
 	"fmt"
 	"log/slog"
 	"os"
 	"path/filepath"
 	"slices"
+	"strings"
 	"sync"
 	"testing"
 	"time"
@@ -75,6 +77,10 @@ type world struct {
 	starts    int // how often an installed system started
 	installed bool
 	agentUp   bool
+	drives    []schema.DriveResult // as a sanitise run tells of them
+	shown     []schema.DriveResult // as the BMC tells of them
+	sanitised int                  // how often one ran
+	order     schema.SanitiseOrder // the last one's
 	devices   []agentproto.Device
 	tasks     map[string]bool // that the agent was given
 	// What goes wrong; nil or false = nothing.
@@ -196,6 +202,10 @@ func (w *world) netboot(ctx context.Context) bool {
 	if !found || armed == nil {
 		return false
 	}
+	if armed.Sanitise {
+		w.sanitise(ctx, m, armed.Attempt)
+		return true
+	}
 	w.mu.Lock()
 	w.installs++
 	w.installed = true
@@ -222,6 +232,58 @@ func (w *world) netboot(ctx context.Context) bool {
 	}
 	must(w.t, w.phoneHome(ctx, data.PhoneHome, data.Attempt))
 	return true
+}
+
+// sanitise is the run that empties the disks, as the record lets it: it takes its order once, and says of each drive what w.drives
+// says. Nothing of an agent's identity is given to it.
+func (w *world) sanitise(ctx context.Context, m boot.Machine, attempt int) {
+	all, err := profiles.Load("")
+	must(w.t, err)
+	installer := &install.Installer{Profiles: all, APIURL: "https://api", Sanitise: w.db.SanitiseOrder}
+	plan, err := installer.Plan(ctx, m)
+	must(w.t, err)
+	if !strings.Contains(plan.Args, "gpupool.sanitise=1") || strings.Contains(plan.Args, "gpupool.image") {
+		w.t.Errorf("it boots %q", plan.Args)
+	}
+	token, err := w.boots.Mint(ctx, m.ID, attempt, schema.PurposeScript)
+	must(w.t, err)
+	_, err = w.boots.Check(ctx, token)
+	must(w.t, err)
+	if _, err := w.boots.Mint(ctx, m.ID, attempt, schema.PurposePhoneHome); !schema.Is(err, schema.CodeStale) {
+		w.t.Errorf("a retiring server gets a phone-home token: %v", err)
+	}
+	ask := func(name string) (boot.Document, error) {
+		return installer.Document(ctx, boot.DocumentRequest{Machine: m, Attempt: attempt, Name: name, PhoneHome: func(context.Context) (string, error) {
+			w.t.Error("a phone-home token was asked for")
+			return "", nil
+		}})
+	}
+	if _, err := ask(install.UserDataName); !errors.Is(err, boot.ErrNoSuch) {
+		w.t.Errorf("user data of a sanitise run: %v", err)
+	}
+	doc, err := ask(schema.SanitiseName)
+	must(w.t, err)
+	var order schema.SanitiseOrder
+	must(w.t, json.Unmarshal(doc.Body, &order))
+	must(w.t, w.boots.Record(ctx, []time.Time{w.db.Now().Time()}, []schema.BootEvidence{{Kind: boot.KindReport, Server: m.ID, What: "running"}}))
+	w.mu.Lock()
+	w.sanitised++
+	var told []schema.DriveResult
+	for _, d := range w.drives {
+		if !slices.Contains(order.Done, d.Serial) {
+			told = append(told, d)
+		}
+	}
+	stuck := w.hung
+	w.order = order
+	w.mu.Unlock()
+	if stuck {
+		return
+	}
+	for range 2 { // its answer was lost once
+		must(w.t, w.boots.ReportInstall(ctx, m.ID, attempt, schema.InstallReport{State: schema.InstallDone, Text: "over", Drives: told}))
+	}
+	w.signal(workflows.SignalPhonedHome, workflows.PhonedHome{Attempt: attempt})
 }
 
 // phoneHome registers the agent, once more, twice as a lost answer makes it, and tells the process.
@@ -377,6 +439,14 @@ func (a *siteActs) PowerOn(ctx context.Context, act bmc.Act) (string, error) {
 	return s, err
 }
 
+// Drives are those that the test says the BMC shows; nil = what it really does.
+func (a *siteActs) Drives(ctx context.Context, server string) ([]schema.DriveResult, error) {
+	if a.w.shown != nil {
+		return a.w.shown, nil
+	}
+	return a.Activities.Drives(ctx, server)
+}
+
 type agentActs struct {
 	*node.Activities
 	w *world
@@ -407,6 +477,7 @@ func (a *installActs) FinishOnboarding(ctx context.Context, in install.EndInput)
 func (w *world) register(core, site worker.Registry) {
 	core.RegisterWorkflow(workflows.OnboardServer)
 	core.RegisterWorkflow(workflows.RepairServer)
+	core.RegisterWorkflow(workflows.RetireServer)
 	core.RegisterActivity(&installActs{w.install, w})
 	core.RegisterActivity(w.health)
 	core.RegisterActivity(&agentActs{w.node, w})

@@ -36,6 +36,9 @@ func (c *connector) keepNodes(ctx context.Context, work []store.ClusterWork, ser
 		keep := store.Keep{Accelerators: c.taken(n, foreign[n.Server.Name], ours)}
 		switch {
 		case !there && leaves:
+			if err := c.right.NodeLeft(ctx, n.Server.ID); err != nil {
+				return err
+			}
 		case !there:
 			keep.Server, keep.Drift = "it is no node of its cluster "+c.name, schema.DriftMissing
 			c.join(ctx, n.Server.Name)

@@ -134,6 +134,7 @@ func (a *Activities) ResetTried(ctx context.Context, repair string, c schema.Cur
 type Next struct {
 	Repair  string `json:"repair,omitempty"`  // an open repair
 	Attempt int    `json:"attempt,omitempty"` // an onboarding that was begun
+	Retire  bool   `json:"retire,omitempty"`  // it was asked to go
 }
 
 // NextProcess reads it. What was opened while another process ran signalled that one, so it looks before it ends.
@@ -150,7 +151,9 @@ func (a *Activities) NextProcess(ctx context.Context, server string) (Next, erro
 	if v.Phase == schema.PhaseOnboarding {
 		n.Attempt = v.Attempt
 	}
-	return n, nil
+	out, ok, err := a.Store.Retirement(ctx, server)
+	n.Retire = ok && out.ClosedAt == 0
+	return n, temporalerr.Wrap(err)
 }
 
 // DrainState is how far a drain has come.

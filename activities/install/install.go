@@ -27,18 +27,21 @@ type Timing struct {
 	AgentSilent time.Duration `json:"agent_silent"` // an agent that was heard of within this is up
 	AgentBack   time.Duration `json:"agent_back"`   // for an agent to come back after the power was on again
 	Undo        time.Duration `json:"undo"`         // one act of undoing, all tries together
+	Sanitise    time.Duration `json:"sanitise"`     // a run that empties all disks of a server
+	Leave       time.Duration `json:"leave"`        // for a cluster to let a node go
 }
 
 // DefaultTiming is for machines of metal: POST of an eight-GPU server takes up to 15 minutes, an image of some tens of
 // GB as long again; a soak of new hardware takes four hours (facts on burn-in stages).
 var DefaultTiming = Timing{PhoneHome: 30 * time.Minute, BMC: 15 * time.Minute, Setup: 30 * time.Minute, Inventory: 5 * time.Minute,
-	BurnIn: 6 * time.Hour, AgentSilent: time.Minute, AgentBack: 20 * time.Minute, Undo: 10 * time.Minute}
+	BurnIn: 6 * time.Hour, AgentSilent: time.Minute, AgentBack: 20 * time.Minute, Undo: 10 * time.Minute, Sanitise: 48 * time.Hour, Leave: time.Hour}
 
 // WithDefaults fills in what is zero.
 func (t Timing) WithDefaults() Timing {
 	for _, f := range []struct{ have, def *time.Duration }{
 		{&t.PhoneHome, &DefaultTiming.PhoneHome}, {&t.BMC, &DefaultTiming.BMC}, {&t.Setup, &DefaultTiming.Setup}, {&t.Inventory, &DefaultTiming.Inventory},
 		{&t.BurnIn, &DefaultTiming.BurnIn}, {&t.AgentSilent, &DefaultTiming.AgentSilent}, {&t.AgentBack, &DefaultTiming.AgentBack}, {&t.Undo, &DefaultTiming.Undo},
+		{&t.Sanitise, &DefaultTiming.Sanitise}, {&t.Leave, &DefaultTiming.Leave},
 	} {
 		if *f.have == 0 {
 			*f.have = *f.def

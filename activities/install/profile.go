@@ -5,6 +5,7 @@ import (
 	"context"
 	"encoding/json"
 	"fmt"
+	"maps"
 
 	"gpupool/activities/install/profiles"
 	"gpupool/pxe/boot"
@@ -32,6 +33,20 @@ const (
 type Installer struct {
 	Profiles profiles.Catalogue
 	APIURL   string // where installed systems phone home to
+	// Sanitise makes the order of a server that is armed to be sanitised.
+	Sanitise func(ctx context.Context, server string) (schema.SanitiseOrder, error)
+}
+
+// Order is the document of a sanitise run.
+func (i *Installer) Order(ctx context.Context, m boot.Machine) ([]byte, error) {
+	if i.Sanitise == nil {
+		return nil, boot.ErrNoSuch
+	}
+	o, err := i.Sanitise(ctx, m.ID)
+	if err != nil {
+		return nil, err
+	}
+	return json.Marshal(o)
 }
 
 // render makes what an armed server is given by the profile and values that it was armed with.
@@ -39,13 +54,20 @@ func (i *Installer) render(m boot.Machine, base, files string) (profiles.Rendere
 	if m.Armed == nil {
 		return profiles.Rendered{}, schema.Stale("server " + m.Name + " is not armed")
 	}
-	p, err := i.Profiles.Get(m.Armed.Profile, m.Arch)
+	get := func() (*profiles.Profile, error) { return i.Profiles.Get(m.Armed.Profile, m.Arch) }
+	if m.Armed.Sanitise {
+		get = func() (*profiles.Profile, error) { return i.Profiles.Sanitise(m.Arch) }
+	}
+	p, err := get()
 	if err != nil {
 		return profiles.Rendered{}, err
 	}
 	values, err := m.Armed.ProfileValues()
 	if err != nil {
 		return profiles.Rendered{}, err
+	}
+	if m.Armed.Sanitise { // of what was chosen for its install, what the machine itself needs
+		maps.DeleteFunc(values, func(key, _ string) bool { _, known := p.Values[key]; return !known || key == profiles.SetupValue })
 	}
 	return p.Render(profiles.Context{Server: m.ID, Name: m.Name, Arch: m.Arch, MAC: "{{mac}}", Attempt: m.Armed.Attempt, Base: base, Files: files, API: i.APIURL}, profiles.FromText(values))
 }
@@ -65,6 +87,13 @@ func (i *Installer) InMemory(profile string) bool {
 // Document makes the documents that an install fetches. Only agent.json holds a secret beyond the token that it was asked
 // for with.
 func (i *Installer) Document(ctx context.Context, r boot.DocumentRequest) (boot.Document, error) {
+	if a := r.Machine.Armed; a != nil && a.Sanitise { // no identity, and no way to phone home
+		if r.Name != schema.SanitiseName {
+			return boot.Document{}, boot.ErrNoSuch
+		}
+		b, err := i.Order(ctx, r.Machine)
+		return boot.Document{ContentType: "application/json", Body: b}, err
+	}
 	if r.Name == profiles.AgentConfig {
 		return i.identity(ctx, r)
 	}

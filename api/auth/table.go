@@ -54,6 +54,8 @@ var Table = []Rule{
 	{"POST", "/v1/servers/:id/actions/abort", Operator},
 	{"POST", "/v1/servers/:id/actions/accept", Operator},
 	{"GET", "/v1/servers/:id/differences", staff},
+	{"POST", "/v1/servers/:id/actions/retire", Operator},
+	{"GET", "/v1/servers/:id/retirement", staff},
 	{"POST", "/v1/servers/:id/actions/pause", Operator},
 	{"POST", "/v1/servers/:id/actions/continue", Operator},
 	{"POST", "/v1/servers/:id/actions/cordon", Operator},

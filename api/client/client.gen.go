@@ -982,6 +982,28 @@ type ClientInterface interface {
 	// Corresponds with POST /v1/servers/{id}/actions/reinstall (the `ReinstallServer` operationId).
 	ReinstallServer(ctx context.Context, id TheServer, body ReinstallServerJSONRequestBody, reqEditors ...RequestEditorFn) (*http.Response, error)
 
+	// RetireServerWithBody Take a server out for good; every disk of it is made to forget
+	//
+	// One of the pool drains first, and is taken back until then by undrain. Then its BMC is proven to be its own, its cluster lets it
+	// go, its disks are sanitised, each with a certificate, and its power is cut. Its row stays. 409 where it is protected, onboarding
+	// or in repair.
+	//
+	// Takes any type of body and a specified content type.
+	//
+	// Corresponds with POST /v1/servers/{id}/actions/retire (the `RetireServer` operationId).
+	RetireServerWithBody(ctx context.Context, id TheServer, contentType string, body io.Reader, reqEditors ...RequestEditorFn) (*http.Response, error)
+
+	// RetireServer Take a server out for good; every disk of it is made to forget
+	//
+	// One of the pool drains first, and is taken back until then by undrain. Then its BMC is proven to be its own, its cluster lets it
+	// go, its disks are sanitised, each with a certificate, and its power is cut. Its row stays. 409 where it is protected, onboarding
+	// or in repair.
+	//
+	// Takes a body of the `application/json` content type.
+	//
+	// Corresponds with POST /v1/servers/{id}/actions/retire (the `RetireServer` operationId).
+	RetireServer(ctx context.Context, id TheServer, body RetireServerJSONRequestBody, reqEditors ...RequestEditorFn) (*http.Response, error)
+
 	// RetryStep Try the stopped step again
 	//
 	// Corresponds with POST /v1/servers/{id}/actions/retry (the `RetryStep` operationId).
@@ -1081,6 +1103,11 @@ type ClientInterface interface {
 	//
 	// Corresponds with POST /v1/servers/{id}/install-preview (the `PreviewInstall` operationId).
 	PreviewInstall(ctx context.Context, id TheServer, body PreviewInstallJSONRequestBody, reqEditors ...RequestEditorFn) (*http.Response, error)
+
+	// GetRetirement A server's way out, and the certificates of its drives, the newest first
+	//
+	// Corresponds with GET /v1/servers/{id}/retirement (the `GetRetirement` operationId).
+	GetRetirement(ctx context.Context, id TheServer, reqEditors ...RequestEditorFn) (*http.Response, error)
 
 	// ListSteps Onboarding steps of one attempt
 	//
@@ -3561,6 +3588,48 @@ func (c *Client) ReinstallServer(ctx context.Context, id TheServer, body Reinsta
 	return c.Client.Do(req)
 }
 
+// RetireServerWithBody Take a server out for good; every disk of it is made to forget
+//
+// One of the pool drains first, and is taken back until then by undrain. Then its BMC is proven to be its own, its cluster lets it
+// go, its disks are sanitised, each with a certificate, and its power is cut. Its row stays. 409 where it is protected, onboarding
+// or in repair.
+//
+// Takes any type of body and a specified content type.
+//
+// Corresponds with POST /v1/servers/{id}/actions/retire (the `RetireServer` operationId).
+func (c *Client) RetireServerWithBody(ctx context.Context, id TheServer, contentType string, body io.Reader, reqEditors ...RequestEditorFn) (*http.Response, error) {
+	req, err := NewRetireServerRequestWithBody(c.Server, id, contentType, body)
+	if err != nil {
+		return nil, err
+	}
+	req = req.WithContext(ctx)
+	if err := c.applyEditors(ctx, req, reqEditors); err != nil {
+		return nil, err
+	}
+	return c.Client.Do(req)
+}
+
+// RetireServer Take a server out for good; every disk of it is made to forget
+//
+// One of the pool drains first, and is taken back until then by undrain. Then its BMC is proven to be its own, its cluster lets it
+// go, its disks are sanitised, each with a certificate, and its power is cut. Its row stays. 409 where it is protected, onboarding
+// or in repair.
+//
+// Takes a body of the `application/json` content type.
+//
+// Corresponds with POST /v1/servers/{id}/actions/retire (the `RetireServer` operationId).
+func (c *Client) RetireServer(ctx context.Context, id TheServer, body RetireServerJSONRequestBody, reqEditors ...RequestEditorFn) (*http.Response, error) {
+	req, err := NewRetireServerRequest(c.Server, id, body)
+	if err != nil {
+		return nil, err
+	}
+	req = req.WithContext(ctx)
+	if err := c.applyEditors(ctx, req, reqEditors); err != nil {
+		return nil, err
+	}
+	return c.Client.Do(req)
+}
+
 // RetryStep Try the stopped step again
 //
 // Corresponds with POST /v1/servers/{id}/actions/retry (the `RetryStep` operationId).
@@ -3791,6 +3860,21 @@ func (c *Client) PreviewInstallWithBody(ctx context.Context, id TheServer, conte
 // Corresponds with POST /v1/servers/{id}/install-preview (the `PreviewInstall` operationId).
 func (c *Client) PreviewInstall(ctx context.Context, id TheServer, body PreviewInstallJSONRequestBody, reqEditors ...RequestEditorFn) (*http.Response, error) {
 	req, err := NewPreviewInstallRequest(c.Server, id, body)
+	if err != nil {
+		return nil, err
+	}
+	req = req.WithContext(ctx)
+	if err := c.applyEditors(ctx, req, reqEditors); err != nil {
+		return nil, err
+	}
+	return c.Client.Do(req)
+}
+
+// GetRetirement A server's way out, and the certificates of its drives, the newest first
+//
+// Corresponds with GET /v1/servers/{id}/retirement (the `GetRetirement` operationId).
+func (c *Client) GetRetirement(ctx context.Context, id TheServer, reqEditors ...RequestEditorFn) (*http.Response, error) {
+	req, err := NewGetRetirementRequest(c.Server, id)
 	if err != nil {
 		return nil, err
 	}
@@ -9586,6 +9670,53 @@ func NewReinstallServerRequestWithBody(server string, id TheServer, contentType 
 	return req, nil
 }
 
+// NewRetireServerRequest calls the generic RetireServer builder with application/json body
+func NewRetireServerRequest(server string, id TheServer, body RetireServerJSONRequestBody) (*http.Request, error) {
+	var bodyReader io.Reader
+	buf, err := json.Marshal(body)
+	if err != nil {
+		return nil, err
+	}
+	bodyReader = bytes.NewReader(buf)
+	return NewRetireServerRequestWithBody(server, id, "application/json", bodyReader)
+}
+
+// NewRetireServerRequestWithBody constructs an http.Request for the RetireServer method, with any body, and a specified content type
+func NewRetireServerRequestWithBody(server string, id TheServer, contentType string, body io.Reader) (*http.Request, error) {
+	var err error
+
+	var pathParam0 string
+
+	pathParam0, err = runtime.StyleParamWithOptions("simple", false, "id", id, runtime.StyleParamOptions{ParamLocation: runtime.ParamLocationPath, Type: "string", Format: ""})
+	if err != nil {
+		return nil, err
+	}
+
+	serverURL, err := url.Parse(server)
+	if err != nil {
+		return nil, err
+	}
+
+	operationPath := fmt.Sprintf("/v1/servers/%s/actions/retire", pathParam0)
+	if operationPath[0] == '/' {
+		operationPath = "." + operationPath
+	}
+
+	queryURL, err := serverURL.Parse(operationPath)
+	if err != nil {
+		return nil, err
+	}
+
+	req, err := http.NewRequest(http.MethodPost, queryURL.String(), body)
+	if err != nil {
+		return nil, err
+	}
+
+	req.Header.Add("Content-Type", contentType)
+
+	return req, nil
+}
+
 // NewRetryStepRequest constructs an http.Request for the RetryStep method
 func NewRetryStepRequest(server string, id TheServer) (*http.Request, error) {
 	var err error
@@ -9974,6 +10105,40 @@ func NewPreviewInstallRequestWithBody(server string, id TheServer, contentType s
 	}
 
 	req.Header.Add("Content-Type", contentType)
+
+	return req, nil
+}
+
+// NewGetRetirementRequest constructs an http.Request for the GetRetirement method
+func NewGetRetirementRequest(server string, id TheServer) (*http.Request, error) {
+	var err error
+
+	var pathParam0 string
+
+	pathParam0, err = runtime.StyleParamWithOptions("simple", false, "id", id, runtime.StyleParamOptions{ParamLocation: runtime.ParamLocationPath, Type: "string", Format: ""})
+	if err != nil {
+		return nil, err
+	}
+
+	serverURL, err := url.Parse(server)
+	if err != nil {
+		return nil, err
+	}
+
+	operationPath := fmt.Sprintf("/v1/servers/%s/retirement", pathParam0)
+	if operationPath[0] == '/' {
+		operationPath = "." + operationPath
+	}
+
+	queryURL, err := serverURL.Parse(operationPath)
+	if err != nil {
+		return nil, err
+	}
+
+	req, err := http.NewRequest(http.MethodGet, queryURL.String(), nil)
+	if err != nil {
+		return nil, err
+	}
 
 	return req, nil
 }
@@ -12675,6 +12840,28 @@ type ClientWithResponsesInterface interface {
 	// Corresponds with POST /v1/servers/{id}/actions/reinstall (the `ReinstallServer` operationId).
 	ReinstallServerWithResponse(ctx context.Context, id TheServer, body ReinstallServerJSONRequestBody, reqEditors ...RequestEditorFn) (*ReinstallServerResponse, error)
 
+	// RetireServerWithBodyWithResponse Take a server out for good; every disk of it is made to forget
+	//
+	// One of the pool drains first, and is taken back until then by undrain. Then its BMC is proven to be its own, its cluster lets it
+	// go, its disks are sanitised, each with a certificate, and its power is cut. Its row stays. 409 where it is protected, onboarding
+	// or in repair.
+	//
+	// Takes any type of body and a specified content type, and returns a wrapper object for the known response body format(s).
+	//
+	// Corresponds with POST /v1/servers/{id}/actions/retire (the `RetireServer` operationId).
+	RetireServerWithBodyWithResponse(ctx context.Context, id TheServer, contentType string, body io.Reader, reqEditors ...RequestEditorFn) (*RetireServerResponse, error)
+
+	// RetireServerWithResponse Take a server out for good; every disk of it is made to forget
+	//
+	// One of the pool drains first, and is taken back until then by undrain. Then its BMC is proven to be its own, its cluster lets it
+	// go, its disks are sanitised, each with a certificate, and its power is cut. Its row stays. 409 where it is protected, onboarding
+	// or in repair.
+	//
+	// Takes a body of the `application/json` content type, and returns a wrapper object for the known response body format(s).
+	//
+	// Corresponds with POST /v1/servers/{id}/actions/retire (the `RetireServer` operationId).
+	RetireServerWithResponse(ctx context.Context, id TheServer, body RetireServerJSONRequestBody, reqEditors ...RequestEditorFn) (*RetireServerResponse, error)
+
 	// RetryStepWithResponse Try the stopped step again
 	//
 	// Returns a wrapper object for the known response body format(s).
@@ -12786,6 +12973,13 @@ type ClientWithResponsesInterface interface {
 	//
 	// Corresponds with POST /v1/servers/{id}/install-preview (the `PreviewInstall` operationId).
 	PreviewInstallWithResponse(ctx context.Context, id TheServer, body PreviewInstallJSONRequestBody, reqEditors ...RequestEditorFn) (*PreviewInstallResponse, error)
+
+	// GetRetirementWithResponse A server's way out, and the certificates of its drives, the newest first
+	//
+	// Returns a wrapper object for the known response body format(s).
+	//
+	// Corresponds with GET /v1/servers/{id}/retirement (the `GetRetirement` operationId).
+	GetRetirementWithResponse(ctx context.Context, id TheServer, reqEditors ...RequestEditorFn) (*GetRetirementResponse, error)
 
 	// ListStepsWithResponse Onboarding steps of one attempt
 	//
@@ -17615,6 +17809,54 @@ func (r ReinstallServerResponse) ContentType() string {
 	return ""
 }
 
+type RetireServerResponse struct {
+	Body         []byte
+	HTTPResponse *http.Response
+	// JSON202 the response for an HTTP 202 `application/json` response
+	JSON202 *ServerAccepted
+	// ApplicationproblemJSONDefault the response for an HTTP default `application/problem+json` response
+	ApplicationproblemJSONDefault *Problem
+}
+
+// GetJSON202 returns the response for an HTTP 202 `application/json` response
+func (r RetireServerResponse) GetJSON202() *ServerAccepted {
+	return r.JSON202
+}
+
+// GetApplicationproblemJSONDefault returns the response for an HTTP default `application/problem+json` response
+func (r RetireServerResponse) GetApplicationproblemJSONDefault() *Problem {
+	return r.ApplicationproblemJSONDefault
+}
+
+// GetBody returns the raw response body bytes
+func (r RetireServerResponse) GetBody() []byte {
+	return r.Body
+}
+
+// Status returns HTTPResponse.Status
+func (r RetireServerResponse) Status() string {
+	if r.HTTPResponse != nil {
+		return r.HTTPResponse.Status
+	}
+	return http.StatusText(0)
+}
+
+// StatusCode returns HTTPResponse.StatusCode
+func (r RetireServerResponse) StatusCode() int {
+	if r.HTTPResponse != nil {
+		return r.HTTPResponse.StatusCode
+	}
+	return 0
+}
+
+// ContentType is a convenience method to retrieve the Content-Type value from the HTTP response headers
+func (r RetireServerResponse) ContentType() string {
+	if r.HTTPResponse != nil {
+		return r.HTTPResponse.Header.Get("Content-Type")
+	}
+	return ""
+}
+
 type RetryStepResponse struct {
 	Body         []byte
 	HTTPResponse *http.Response
@@ -18089,6 +18331,54 @@ func (r PreviewInstallResponse) StatusCode() int {
 
 // ContentType is a convenience method to retrieve the Content-Type value from the HTTP response headers
 func (r PreviewInstallResponse) ContentType() string {
+	if r.HTTPResponse != nil {
+		return r.HTTPResponse.Header.Get("Content-Type")
+	}
+	return ""
+}
+
+type GetRetirementResponse struct {
+	Body         []byte
+	HTTPResponse *http.Response
+	// JSON200 the response for an HTTP 200 `application/json` response
+	JSON200 *RetirementReport
+	// ApplicationproblemJSONDefault the response for an HTTP default `application/problem+json` response
+	ApplicationproblemJSONDefault *Problem
+}
+
+// GetJSON200 returns the response for an HTTP 200 `application/json` response
+func (r GetRetirementResponse) GetJSON200() *RetirementReport {
+	return r.JSON200
+}
+
+// GetApplicationproblemJSONDefault returns the response for an HTTP default `application/problem+json` response
+func (r GetRetirementResponse) GetApplicationproblemJSONDefault() *Problem {
+	return r.ApplicationproblemJSONDefault
+}
+
+// GetBody returns the raw response body bytes
+func (r GetRetirementResponse) GetBody() []byte {
+	return r.Body
+}
+
+// Status returns HTTPResponse.Status
+func (r GetRetirementResponse) Status() string {
+	if r.HTTPResponse != nil {
+		return r.HTTPResponse.Status
+	}
+	return http.StatusText(0)
+}
+
+// StatusCode returns HTTPResponse.StatusCode
+func (r GetRetirementResponse) StatusCode() int {
+	if r.HTTPResponse != nil {
+		return r.HTTPResponse.StatusCode
+	}
+	return 0
+}
+
+// ContentType is a convenience method to retrieve the Content-Type value from the HTTP response headers
+func (r GetRetirementResponse) ContentType() string {
 	if r.HTTPResponse != nil {
 		return r.HTTPResponse.Header.Get("Content-Type")
 	}
@@ -21554,6 +21844,40 @@ func (c *ClientWithResponses) ReinstallServerWithResponse(ctx context.Context, i
 	return ParseReinstallServerResponse(rsp)
 }
 
+// RetireServerWithBodyWithResponse Take a server out for good; every disk of it is made to forget
+//
+// One of the pool drains first, and is taken back until then by undrain. Then its BMC is proven to be its own, its cluster lets it
+// go, its disks are sanitised, each with a certificate, and its power is cut. Its row stays. 409 where it is protected, onboarding
+// or in repair.
+//
+// Takes any type of body and a specified content type, and returns a wrapper object for the known response body format(s).
+//
+// Corresponds with POST /v1/servers/{id}/actions/retire (the `RetireServer` operationId).
+func (c *ClientWithResponses) RetireServerWithBodyWithResponse(ctx context.Context, id TheServer, contentType string, body io.Reader, reqEditors ...RequestEditorFn) (*RetireServerResponse, error) {
+	rsp, err := c.RetireServerWithBody(ctx, id, contentType, body, reqEditors...)
+	if err != nil {
+		return nil, err
+	}
+	return ParseRetireServerResponse(rsp)
+}
+
+// RetireServerWithResponse Take a server out for good; every disk of it is made to forget
+//
+// One of the pool drains first, and is taken back until then by undrain. Then its BMC is proven to be its own, its cluster lets it
+// go, its disks are sanitised, each with a certificate, and its power is cut. Its row stays. 409 where it is protected, onboarding
+// or in repair.
+//
+// Takes a body of the `application/json` content type, and returns a wrapper object for the known response body format(s).
+//
+// Corresponds with POST /v1/servers/{id}/actions/retire (the `RetireServer` operationId).
+func (c *ClientWithResponses) RetireServerWithResponse(ctx context.Context, id TheServer, body RetireServerJSONRequestBody, reqEditors ...RequestEditorFn) (*RetireServerResponse, error) {
+	rsp, err := c.RetireServer(ctx, id, body, reqEditors...)
+	if err != nil {
+		return nil, err
+	}
+	return ParseRetireServerResponse(rsp)
+}
+
 // RetryStepWithResponse Try the stopped step again
 //
 // Returns a wrapper object for the known response body format(s).
@@ -21748,6 +22072,19 @@ func (c *ClientWithResponses) PreviewInstallWithResponse(ctx context.Context, id
 		return nil, err
 	}
 	return ParsePreviewInstallResponse(rsp)
+}
+
+// GetRetirementWithResponse A server's way out, and the certificates of its drives, the newest first
+//
+// Returns a wrapper object for the known response body format(s).
+//
+// Corresponds with GET /v1/servers/{id}/retirement (the `GetRetirement` operationId).
+func (c *ClientWithResponses) GetRetirementWithResponse(ctx context.Context, id TheServer, reqEditors ...RequestEditorFn) (*GetRetirementResponse, error) {
+	rsp, err := c.GetRetirement(ctx, id, reqEditors...)
+	if err != nil {
+		return nil, err
+	}
+	return ParseGetRetirementResponse(rsp)
 }
 
 // ListStepsWithResponse Onboarding steps of one attempt
@@ -25491,6 +25828,39 @@ func ParseReinstallServerResponse(rsp *http.Response) (*ReinstallServerResponse,
 	return response, nil
 }
 
+// ParseRetireServerResponse parses an HTTP response from a RetireServerWithResponse call
+func ParseRetireServerResponse(rsp *http.Response) (*RetireServerResponse, error) {
+	bodyBytes, err := io.ReadAll(rsp.Body)
+	defer func() { _ = rsp.Body.Close() }()
+	if err != nil {
+		return nil, err
+	}
+
+	response := &RetireServerResponse{
+		Body:         bodyBytes,
+		HTTPResponse: rsp,
+	}
+
+	switch {
+	case strings.Contains(rsp.Header.Get("Content-Type"), "json") && rsp.StatusCode == 202:
+		var dest ServerAccepted
+		if err := json.Unmarshal(bodyBytes, &dest); err != nil {
+			return nil, err
+		}
+		response.JSON202 = &dest
+
+	case strings.Contains(rsp.Header.Get("Content-Type"), "json") && true:
+		var dest Problem
+		if err := json.Unmarshal(bodyBytes, &dest); err != nil {
+			return nil, err
+		}
+		response.ApplicationproblemJSONDefault = &dest
+
+	}
+
+	return response, nil
+}
+
 // ParseRetryStepResponse parses an HTTP response from a RetryStepWithResponse call
 func ParseRetryStepResponse(rsp *http.Response) (*RetryStepResponse, error) {
 	bodyBytes, err := io.ReadAll(rsp.Body)
@@ -25804,6 +26174,39 @@ func ParsePreviewInstallResponse(rsp *http.Response) (*PreviewInstallResponse, e
 	switch {
 	case strings.Contains(rsp.Header.Get("Content-Type"), "json") && rsp.StatusCode == 200:
 		var dest InstallPreview
+		if err := json.Unmarshal(bodyBytes, &dest); err != nil {
+			return nil, err
+		}
+		response.JSON200 = &dest
+
+	case strings.Contains(rsp.Header.Get("Content-Type"), "json") && true:
+		var dest Problem
+		if err := json.Unmarshal(bodyBytes, &dest); err != nil {
+			return nil, err
+		}
+		response.ApplicationproblemJSONDefault = &dest
+
+	}
+
+	return response, nil
+}
+
+// ParseGetRetirementResponse parses an HTTP response from a GetRetirementWithResponse call
+func ParseGetRetirementResponse(rsp *http.Response) (*GetRetirementResponse, error) {
+	bodyBytes, err := io.ReadAll(rsp.Body)
+	defer func() { _ = rsp.Body.Close() }()
+	if err != nil {
+		return nil, err
+	}
+
+	response := &GetRetirementResponse{
+		Body:         bodyBytes,
+		HTTPResponse: rsp,
+	}
+
+	switch {
+	case strings.Contains(rsp.Header.Get("Content-Type"), "json") && rsp.StatusCode == 200:
+		var dest RetirementReport
 		if err := json.Unmarshal(bodyBytes, &dest); err != nil {
 			return nil, err
 		}

@@ -38,9 +38,10 @@ type dot struct{ Step, State string }
 
 // dots tells the steps from the one that runs or stopped: those before it are behind, those after it still to come.
 func dots(s contract.Server) []dot {
-	at := slices.Index(schema.Steps, s.Step)
-	out := make([]dot, len(schema.Steps))
-	for i, step := range schema.Steps {
+	steps := schema.StepsIn(s.Phase)
+	at := slices.Index(steps, s.Step)
+	out := make([]dot, len(steps))
+	for i, step := range steps {
 		state := "pending"
 		switch {
 		case i < at:
@@ -62,10 +63,10 @@ type stepRow struct {
 	Mark  string
 }
 
-func stepRows(runs []schema.StepRun) []stepRow {
+func stepRows(phase schema.Phase, runs []schema.StepRun) []stepRow {
 	marks := map[schema.StepState]string{schema.StepRunning: "▸", schema.StepDone: "✓", schema.StepFailed: "✗", schema.StepSkipped: "↷", schema.StepUndone: "↶"}
 	var out []stepRow
-	for _, step := range schema.Steps {
+	for _, step := range schema.StepsIn(phase) {
 		row := stepRow{StepRun: schema.StepRun{Step: step}, Class: "pending", Mark: "·"}
 		for _, r := range runs {
 			if r.Step == step {
@@ -85,6 +86,7 @@ type serverDetail struct {
 	Cordons []schema.Cordon
 	Faults  []schema.Fault
 	Repairs []schema.Repair
+	Out     contract.RetirementReport
 	// Differences are those of its serial from the order.
 	Differences []schema.Difference
 	// Breakers hold faults of the server back.
@@ -119,7 +121,9 @@ func (d serverDetail) burnInClass() string {
 // stopped reports whether a step of an onboarding waits for a person; any other failure belongs to a repair.
 func (d serverDetail) stopped() bool { return stopped(d.Server) }
 
-func stopped(s contract.Server) bool { return s.Failure != nil && s.Phase == schema.PhaseOnboarding }
+func stopped(s contract.Server) bool {
+	return s.Failure != nil && (s.Phase == schema.PhaseOnboarding || s.Phase == schema.PhaseRetiring)
+}
 
 // toAccept are the differences that stop it now, and may be accepted.
 func (d serverDetail) toAccept() (open []schema.Difference) {
@@ -134,6 +138,20 @@ func (d serverDetail) toAccept() (open []schema.Difference) {
 // toCome are the steps before which a running onboarding can still be stopped.
 func (d serverDetail) toCome() []schema.Step {
 	return schema.Steps[slices.Index(schema.Steps, d.Step)+1:]
+}
+
+// mayRetire reports whether the way out is offered.
+func (d serverDetail) mayRetire() bool {
+	leaving := d.Out.Retirement != nil && d.Out.Retirement.ClosedAt == 0
+	return !d.Protected && !leaving && slices.Contains([]schema.Phase{schema.PhaseAvailable, schema.PhaseDraining, schema.PhaseEnrolled}, d.Phase)
+}
+
+// stepsOf is what the steps are those of.
+func (d serverDetail) stepsOf() string {
+	if d.Phase == schema.PhaseRetiring || d.Phase == schema.PhaseRetired {
+		return "Retirement"
+	}
+	return "Onboarding"
 }
 
 func (d serverDetail) pausable() bool {
@@ -179,6 +197,9 @@ func (v *visit) server(id string) (d serverDetail, err error) {
 		return d, err
 	}
 	d.Differences = differ.Items
+	if d.Out, err = call.Do[contract.RetirementReport](v.api.GetRetirement(ctx, d.Id)); err != nil {
+		return d, err
+	}
 	if v.may("GET", "/v1/health/breakers") {
 		l, err := call.Do[contract.BreakerList](v.api.ListBreakers(ctx, &contract.ListBreakersParams{}))
 		if err != nil {
@@ -206,6 +227,9 @@ func (v *visit) showServer(id string, n *notice) {
 	shape := string(d.Phase)
 	if d.stopped() {
 		shape += "-stopped-" + string(d.Failure.Step)
+	}
+	if d.mayRetire() {
+		shape += "-retirable"
 	}
 	if d.Pause != nil {
 		shape += "-paused"
@@ -242,6 +266,9 @@ func serverDo(v *visit) {
 		},
 		"pause": func() (*http.Response, error) {
 			return v.api.PauseOnboarding(ctx, id, contract.PauseOnboarding{Before: schema.Step(v.r.PostFormValue("before")), Reason: reason})
+		},
+		"retire": func() (*http.Response, error) {
+			return v.api.RetireServer(ctx, id, contract.RetireOptions{Reason: reason, Overwrite: v.r.PostFormValue("overwrite") != ""})
 		},
 		"continue":  func() (*http.Response, error) { return v.api.ContinueOnboarding(ctx, id) },
 		"abort":     func() (*http.Response, error) { return v.api.AbortOnboarding(ctx, id) },

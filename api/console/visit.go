@@ -156,6 +156,7 @@ func (v *visit) back(where, said string) {
 var sayings = map[string]string{
 	"onboard": "Onboarding has started.", "retry": "The step is tried again.", "skip": "Going on without the step.", "abort": "The onboarding is being undone.",
 	"accept": "Taken as it is. The step looks again.", "pause": "The onboarding stops there.", "continue": "The onboarding goes on.",
+	"retire": "The server is taken out for good once its jobs have ended.",
 	"cordon": "No new jobs will start here.", "uncordon": "The operator's cordon is lifted.", "drain": "Running jobs may end; no new ones start.", "undrain": "The server is back in the pool.",
 	"protect": "Protected: nothing will wipe, reinstall or power it off.", "unprotect": "No longer protected.",
 	"cancel": "The job is being cancelled.", "hold": "The job is held.", "release": "The job may start.",
@@ -200,6 +201,7 @@ func (v *visit) role() string {
 func (v *visit) ago(t schema.Instant) string        { return words.Ago(t, v.now) }
 func (v *visit) at(t schema.Instant) string         { return words.Clock(t, v.now) }
 func (v *visit) took(a, b schema.Instant) string    { return words.Between(a, b, v.now) }
+func (v *visit) retired(r schema.Retirement) string { return words.Retired(r, v.now) }
 func (v *visit) paused(p schema.Pause) string       { return words.Paused(p, v.now) }
 func (v *visit) differs(d schema.Difference) string { return words.Differs(d, v.now) }
 

@@ -386,6 +386,9 @@ type DifferenceList struct {
 // Document Any JSON
 type Document = json.RawMessage
 
+// DriveCertificate defines model for DriveCertificate.
+type DriveCertificate = schema.DriveCertificate
+
 // DryRun defines model for DryRun.
 type DryRun struct {
 	// At The moment that the answer is of
@@ -1457,6 +1460,24 @@ type Report struct {
 	To Moment `json:"to"`
 }
 
+// RetireOptions defines model for RetireOptions.
+type RetireOptions struct {
+	// Overwrite Let drives that have no command of their own be overwritten; otherwise such a drive stops the retirement
+	Overwrite bool `json:"overwrite,omitempty"`
+
+	// Reason Kept in the audit
+	Reason string `json:"reason"`
+}
+
+// Retirement defines model for Retirement.
+type Retirement = schema.Retirement
+
+// RetirementReport defines model for RetirementReport.
+type RetirementReport struct {
+	Certificates []DriveCertificate `json:"certificates"`
+	Retirement   *Retirement        `json:"retirement,omitempty"`
+}
+
 // Role defines model for Role.
 type Role = schema.Role
 
@@ -2335,6 +2356,9 @@ type PauseOnboardingJSONRequestBody = PauseOnboarding
 
 // ReinstallServerJSONRequestBody defines body for ReinstallServer for application/json ContentType.
 type ReinstallServerJSONRequestBody = Reinstall
+
+// RetireServerJSONRequestBody defines body for RetireServer for application/json ContentType.
+type RetireServerJSONRequestBody = RetireOptions
 
 // SkipStepJSONRequestBody defines body for SkipStep for application/json ContentType.
 type SkipStepJSONRequestBody = SkipStep

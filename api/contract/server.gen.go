@@ -295,6 +295,9 @@ type ServerInterface interface {
 	// ReinstallServer Install a server of the pool again; what is on its disks is lost
 	// (POST /v1/servers/{id}/actions/reinstall)
 	ReinstallServer(c *gin.Context, id TheServer)
+	// RetireServer Take a server out for good; every disk of it is made to forget
+	// (POST /v1/servers/{id}/actions/retire)
+	RetireServer(c *gin.Context, id TheServer)
 	// RetryStep Try the stopped step again
 	// (POST /v1/servers/{id}/actions/retry)
 	RetryStep(c *gin.Context, id TheServer)
@@ -325,6 +328,9 @@ type ServerInterface interface {
 	// PreviewInstall What a server would boot and fetch, without arming it
 	// (POST /v1/servers/{id}/install-preview)
 	PreviewInstall(c *gin.Context, id TheServer)
+	// GetRetirement A server's way out, and the certificates of its drives, the newest first
+	// (GET /v1/servers/{id}/retirement)
+	GetRetirement(c *gin.Context, id TheServer)
 	// ListSteps Onboarding steps of one attempt
 	// (GET /v1/servers/{id}/steps)
 	ListSteps(c *gin.Context, id TheServer, params ListStepsParams)
@@ -3254,6 +3260,31 @@ func (siw *ServerInterfaceWrapper) ReinstallServer(c *gin.Context) {
 	siw.Handler.ReinstallServer(c, id)
 }
 
+// RetireServer operation middleware
+func (siw *ServerInterfaceWrapper) RetireServer(c *gin.Context) {
+
+	var err error
+	_ = err
+
+	// ------------- Path parameter "id" -------------
+	var id TheServer
+
+	err = runtime.BindStyledParameterWithOptions("simple", "id", c.Param("id"), &id, runtime.BindStyledParameterOptions{ParamLocation: runtime.ParamLocationPath, Explode: false, Required: true, Type: "string", Format: "", ValueIsUnescaped: true})
+	if err != nil {
+		siw.ErrorHandler(c, fmt.Errorf("Invalid format for parameter id: %w", err), http.StatusBadRequest)
+		return
+	}
+
+	for _, middleware := range siw.HandlerMiddlewares {
+		middleware(c)
+		if c.IsAborted() {
+			return
+		}
+	}
+
+	siw.Handler.RetireServer(c, id)
+}
+
 // RetryStep operation middleware
 func (siw *ServerInterfaceWrapper) RetryStep(c *gin.Context) {
 
@@ -3502,6 +3533,31 @@ func (siw *ServerInterfaceWrapper) PreviewInstall(c *gin.Context) {
 	}
 
 	siw.Handler.PreviewInstall(c, id)
+}
+
+// GetRetirement operation middleware
+func (siw *ServerInterfaceWrapper) GetRetirement(c *gin.Context) {
+
+	var err error
+	_ = err
+
+	// ------------- Path parameter "id" -------------
+	var id TheServer
+
+	err = runtime.BindStyledParameterWithOptions("simple", "id", c.Param("id"), &id, runtime.BindStyledParameterOptions{ParamLocation: runtime.ParamLocationPath, Explode: false, Required: true, Type: "string", Format: "", ValueIsUnescaped: true})
+	if err != nil {
+		siw.ErrorHandler(c, fmt.Errorf("Invalid format for parameter id: %w", err), http.StatusBadRequest)
+		return
+	}
+
+	for _, middleware := range siw.HandlerMiddlewares {
+		middleware(c)
+		if c.IsAborted() {
+			return
+		}
+	}
+
+	siw.Handler.GetRetirement(c, id)
 }
 
 // ListSteps operation middleware
@@ -4484,6 +4540,8 @@ func RegisterHandlersWithOptions(router gin.IRouter, si ServerInterface, options
 	router.GET(options.BaseURL+"/v1/servers/:id/differences", wrapper.ListDifferences)
 	router.POST(options.BaseURL+"/v1/servers/:id/actions/pause", wrapper.PauseOnboarding)
 	router.POST(options.BaseURL+"/v1/servers/:id/actions/continue", wrapper.ContinueOnboarding)
+	router.POST(options.BaseURL+"/v1/servers/:id/actions/retire", wrapper.RetireServer)
+	router.GET(options.BaseURL+"/v1/servers/:id/retirement", wrapper.GetRetirement)
 	router.POST(options.BaseURL+"/v1/servers/:id/actions/cordon", wrapper.CordonServer)
 	router.POST(options.BaseURL+"/v1/servers/:id/actions/uncordon", wrapper.UncordonServer)
 	router.POST(options.BaseURL+"/v1/servers/:id/actions/drain", wrapper.DrainServer)

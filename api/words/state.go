@@ -46,6 +46,18 @@ func Paused(p schema.Pause, now schema.Instant) string {
 	return fmt.Sprintf("is paused before %s since %s, by %s: %s", PausedBefore(p.Before), Clock(p.HeldAt, now), p.By, p.Reason)
 }
 
+// Retired says how far a server's way out has come.
+func Retired(r schema.Retirement, now schema.Instant) string {
+	asked := fmt.Sprintf("asked for by %s %s: %s", r.By, Ago(r.At, now), r.Reason)
+	switch {
+	case r.ClosedAt != 0:
+		return fmt.Sprintf("%s %s; %s", r.Outcome, Ago(r.ClosedAt, now), asked)
+	case r.Attempt == 0:
+		return "waits for its jobs to end; " + asked
+	}
+	return "under way; " + asked
+}
+
 // Differs says what is with a difference of a server from its order.
 func Differs(d schema.Difference, now schema.Instant) string {
 	switch {

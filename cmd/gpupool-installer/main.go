@@ -65,6 +65,12 @@ func install(log *slog.Logger) error {
 	if err := installer.Network(network, cfg.MAC, log); err != nil {
 		return err
 	}
+	if cfg.Sanitise {
+		if err := installer.Sanitise(ctx, cfg, log); err != nil {
+			return err
+		}
+		rest() // it is switched off; what it would boot is gone
+	}
 	if cfg.Live == "" {
 		return installer.Install(ctx, cfg, log)
 	}

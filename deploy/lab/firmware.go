@@ -241,6 +241,9 @@ func (m *machine) install(ctx context.Context, from netip.Addr, r ipxe.Result) n
 	if m.waitFault(ctx, KernelHang, false) != nil {
 		return nextHalt
 	}
+	if strings.Contains(r.Args, "gpupool.sanitise=1") {
+		return m.sanitise(ctx, from, strings.TrimSuffix(url, "user-data"))
+	}
 	b, err := netboot.Get(ctx, from, url)
 	if err != nil {
 		m.print("installer: user data: %v", err)

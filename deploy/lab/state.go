@@ -23,9 +23,12 @@ const (
 	AgentSilent = "agent-silent" // the OS is up, its agent is not; jobs live
 	KernelHang  = "kernel-hang"  // the kernel is loaded and never comes to its installer
 	InstallHang = "install-hang" // the installer starts and never ends
+
+	DriveLying       = "drive-lying"       // a drive says that it is sanitised and is not
+	DriveUnsupported = "drive-unsupported" // a drive has no command to sanitise it
 )
 
-var serverKinds = []string{BootHang, NoDHCP, BMCDown, AgentSilent, KernelHang, InstallHang}
+var serverKinds = []string{BootHang, NoDHCP, BMCDown, AgentSilent, KernelHang, InstallHang, DriveLying, DriveUnsupported}
 
 // unitKinds are faults of what a server's BMC watches: its power supplies, fans and leak detectors, by the name that they have
 // there, "-" for the first.

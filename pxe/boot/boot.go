@@ -44,7 +44,9 @@ func (m Machine) InstallAt(now time.Time) (*schema.Armed, string) {
 		return nil, "no attempt has armed it"
 	case m.Protected:
 		return nil, "it is protected"
-	case m.Phase != schema.PhaseOnboarding && m.Phase != schema.PhaseRepairing:
+	case m.Armed.Sanitise != (m.Phase == schema.PhaseRetiring):
+		return nil, "its phase is " + string(m.Phase) + "; a retiring server is sanitised and nothing else, and no other is"
+	case m.Phase != schema.PhaseOnboarding && m.Phase != schema.PhaseRepairing && m.Phase != schema.PhaseRetiring:
 		return nil, "its phase is " + string(m.Phase) + "; only an onboarding or repairing server is installed"
 	case m.Armed.InstalledAt != 0:
 		return nil, "its disk was written by this attempt at " + m.Armed.InstalledAt.String()

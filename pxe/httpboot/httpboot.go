@@ -178,6 +178,9 @@ func (h *Handler) document(w http.ResponseWriter, r *http.Request, client netip.
 	body(w, r, doc.ContentType, doc.Body)
 }
 
+// maxReport bounds a report: what a sanitise run says of some dozens of drives.
+const maxReport = 256 << 10
+
 // reportPath is the token of a POST to /b/TOKEN/report, the one thing that may be posted.
 func reportPath(r *http.Request) (token string, ok bool) {
 	rest, b := strings.CutPrefix(r.URL.Path, "/b/")
@@ -192,7 +195,7 @@ func (h *Handler) report(w http.ResponseWriter, r *http.Request, client netip.Ad
 		return
 	}
 	var report schema.InstallReport
-	if err := json.NewDecoder(http.MaxBytesReader(w, r.Body, 16<<10)).Decode(&report); err != nil {
+	if err := json.NewDecoder(http.MaxBytesReader(w, r.Body, maxReport)).Decode(&report); err != nil {
 		problem(w, http.StatusBadRequest, "want a report in JSON: state and text")
 		return
 	}

@@ -43,7 +43,7 @@ func (s *Store) Arm(ctx context.Context, server string, attempt int, ttl time.Du
 		if err != nil {
 			return err
 		}
-		_, err = tx.exec("INSERT INTO armed (server, attempt, profile, vals, at, expires_at) VALUES (?, ?, ?, ?, ?, ?) ON CONFLICT (server) DO UPDATE SET attempt = excluded.attempt, profile = excluded.profile, vals = excluded.vals, at = excluded.at, expires_at = excluded.expires_at, installed_at = 0, failure = ''",
+		_, err = tx.exec("INSERT INTO armed (server, attempt, profile, vals, at, expires_at) VALUES (?, ?, ?, ?, ?, ?) ON CONFLICT (server) DO UPDATE SET attempt = excluded.attempt, profile = excluded.profile, vals = excluded.vals, at = excluded.at, expires_at = excluded.expires_at, installed_at = 0, failure = '', sanitise = FALSE",
 			v.ID, attempt, c.Profile, c.Vals, tx.now, tx.now.Add(ttl))
 		return err
 	})
@@ -99,15 +99,15 @@ func (s *Store) BootingByUUID(ctx context.Context, uuids ...string) ([]Booting, 
 
 // booting reads by hand: reflection would cost more than the database.
 func (s *Store) booting(ctx context.Context, join, mac, where string, args ...any) ([]Booting, error) {
-	before := []any{s.Now(), schema.PhaseOnboarding}
+	before := []any{s.Now(), schema.PhaseOnboarding, schema.PhaseRetiring}
 	for _, p := range bootsItsOwn {
 		before = append(before, p)
 	}
 	rows, err := s.read(ctx).Raw(`SELECT `+mac+`, s.id, s.name, s.arch, s.macs, s.phase, s.protected,
-		a.attempt, COALESCE(a.profile, ''), COALESCE(a.vals, ''), COALESCE(a.at, 0), COALESCE(a.expires_at, 0), COALESCE(a.installed_at, 0), COALESCE(a.failure, ''),
+		a.attempt, COALESCE(a.profile, ''), COALESCE(a.vals, ''), COALESCE(a.at, 0), COALESCE(a.expires_at, 0), COALESCE(a.installed_at, 0), COALESCE(a.failure, ''), COALESCE(a.sanitise, FALSE), COALESCE(a.overwrite, FALSE),
 		r.attempt, COALESCE(r.profile, ''), COALESCE(r.vals, ''), COALESCE(r.at, 0)
 		FROM servers s `+join+`
-		LEFT JOIN armed a ON a.server = s.id AND a.attempt = s.attempt AND a.expires_at > ? AND s.phase = ? AND NOT s.protected
+		LEFT JOIN armed a ON a.server = s.id AND a.attempt = s.attempt AND a.expires_at > ? AND (s.phase = ? AND NOT a.sanitise OR s.phase = ? AND a.sanitise) AND NOT s.protected
 		LEFT JOIN running_systems r ON r.server = s.id AND r.attempt = s.attempt AND s.phase IN (`+marks(len(bootsItsOwn))+`)
 		WHERE `+where, append(before, args...)...).Rows()
 	if err != nil {
@@ -121,7 +121,7 @@ func (s *Store) booting(ctx context.Context, join, mac, where string, args ...an
 		var r schema.Running
 		var armed, runs *int
 		if err := rows.Scan(&b.MAC, &b.ID, &b.Name, &b.Arch, &b.MACs, &b.Phase, &b.Protected,
-			&armed, &a.Profile, &a.Vals, &a.At, &a.ExpiresAt, &a.InstalledAt, &a.Failure,
+			&armed, &a.Profile, &a.Vals, &a.At, &a.ExpiresAt, &a.InstalledAt, &a.Failure, &a.Sanitise, &a.Overwrite,
 			&runs, &r.Profile, &r.Vals, &r.At); err != nil {
 			return nil, err
 		}
@@ -150,7 +150,7 @@ func asAny(values []string) []any {
 func (s *Store) Armed(ctx context.Context, server string) (schema.Armed, bool, error) {
 	var a schema.Armed
 	err := s.read(ctx).Raw(`SELECT a.* FROM armed a JOIN servers s ON s.id = a.server AND s.attempt = a.attempt
-		WHERE a.server = ? AND a.expires_at > ? AND s.phase = ? AND NOT s.protected`, server, s.Now(), schema.PhaseOnboarding).Scan(&a).Error
+		WHERE a.server = ? AND a.expires_at > ? AND (s.phase = ? AND NOT a.sanitise OR s.phase = ? AND a.sanitise) AND NOT s.protected`, server, s.Now(), schema.PhaseOnboarding, schema.PhaseRetiring).Scan(&a).Error
 	return a, a.Server != "", err
 }
 
@@ -174,15 +174,24 @@ func (s *Store) ReportInstall(ctx context.Context, server string, attempt int, r
 			}
 			return err
 		}
-		if err := current(v, attempt); err != nil {
+		if err := underway(v, attempt); err != nil {
 			return err
+		}
+		doing := "installing: "
+		if a.Sanitise {
+			doing = ""
+			if r.State == schema.InstallDone && a.InstalledAt == 0 { // told once more where its answer was lost
+				if err := tx.sanitised(v, attempt, r.Drives); err != nil {
+					return err
+				}
+			}
 		}
 		switch r.State {
 		case schema.InstallRunning:
 			if a.InstalledAt != 0 { // an older report that was late
 				return nil
 			}
-			return tx.stepWaits(v, "installing: "+r.Text)
+			return tx.stepWaits(v, doing+r.Text)
 		case schema.InstallDone:
 			_, err = tx.exec("UPDATE armed SET installed_at = ?, failure = '' WHERE server = ?", tx.now, v.ID)
 		case schema.InstallFailed:
@@ -194,7 +203,7 @@ func (s *Store) ReportInstall(ctx context.Context, server string, attempt int, r
 			return err
 		}
 		tx.Emit(schema.Event{Kind: schema.EventServerInstall, Subject: v.ID, Server: v.ID}, map[string]any{"attempt": attempt, "state": r.State, "text": r.Text})
-		return tx.stepWaits(v, "installing: "+r.Text)
+		return tx.stepWaits(v, doing+r.Text)
 	})
 }
 
@@ -253,7 +262,16 @@ func (s *Store) MintBootToken(ctx context.Context, server string, attempt int, p
 		if _, err := tx.exec("UPDATE boot_tokens SET revoked_at = ? WHERE server = ? AND purpose = ? AND revoked_at = 0 AND used_at = 0", tx.now, v.ID, purpose); err != nil {
 			return err
 		}
-		return tx.db.Create(&schema.BootToken{Hash: hash, Server: v.ID, Attempt: attempt, Purpose: purpose, MintedAt: tx.now, ExpiresAt: tx.now.Add(ttl)}).Error
+		until := tx.now.Add(ttl)
+		if v.Phase == schema.PhaseRetiring { // a large disk takes longer than any install: as long as the arming itself
+			if purpose == schema.PurposePhoneHome {
+				return schema.Stale("server " + v.Name + " is retiring: nothing phones home from it")
+			}
+			if err := tx.db.Raw("SELECT expires_at FROM armed WHERE server = ?", v.ID).Scan(&until).Error; err != nil {
+				return err
+			}
+		}
+		return tx.db.Create(&schema.BootToken{Hash: hash, Server: v.ID, Attempt: attempt, Purpose: purpose, MintedAt: tx.now, ExpiresAt: until}).Error
 	})
 }
 
@@ -266,7 +284,7 @@ func (tx *Tx) armedFor(v schema.Server, attempt int) error {
 		}
 		return err
 	}
-	if err := current(v, attempt); err != nil {
+	if err := underway(v, attempt); err != nil {
 		return err
 	}
 	return tx.destructible(v)
@@ -309,7 +327,11 @@ func (tx *Tx) bootToken(hash string, purpose schema.BootPurpose, use bool) (sche
 	if err != nil {
 		return t, err
 	}
-	if !again && current(v, t.Attempt) != nil {
+	good := underway // a script's; nobody enrols an agent on a server that is on its way out
+	if purpose == schema.PurposePhoneHome {
+		good = current
+	}
+	if !again && good(v, t.Attempt) != nil {
 		return t, refused
 	}
 	if use {
@@ -327,7 +349,7 @@ func (s *Store) BootGrant(ctx context.Context, hash string) (schema.BootToken, e
 	var t schema.BootToken
 	err := s.read(ctx).Raw(`SELECT t.* FROM boot_tokens t JOIN servers s ON s.id = t.server AND s.attempt = t.attempt
 		WHERE t.hash = ? AND t.used_at = 0 AND t.revoked_at = 0 AND t.expires_at > ?
-		AND (s.phase = ? OR s.phase IN ? AND EXISTS (SELECT 1 FROM running_systems r WHERE r.server = s.id AND r.attempt = s.attempt))`, hash, s.Now(), schema.PhaseOnboarding, bootsItsOwn).Scan(&t).Error
+		AND (s.phase IN ? OR s.phase IN ? AND EXISTS (SELECT 1 FROM running_systems r WHERE r.server = s.id AND r.attempt = s.attempt))`, hash, s.Now(), []schema.Phase{schema.PhaseOnboarding, schema.PhaseRetiring}, bootsItsOwn).Scan(&t).Error
 	if err == nil && t.Hash == "" {
 		err = errBootToken()
 	}

@@ -3,6 +3,7 @@ package store
 import (
 	"context"
 	"fmt"
+	"slices"
 	"strings"
 	"time"
 
@@ -127,7 +128,7 @@ func (tx *Tx) destructible(v schema.Server) error {
 	return nil
 }
 
-// MayDestroy checks, at the moment of the act, that this attempt may wipe or reboot the server: it is onboarding under
+// MayDestroy checks, at the moment of the act, that this attempt may wipe or reboot the server: it is onboarding or retiring under
 // this very attempt, not protected, holds no job, and its installed system has not phoned home yet: an attempt installs
 // once. Call it in the place that acts, right before it acts.
 func (s *Store) MayDestroy(ctx context.Context, server string, attempt int) error {
@@ -141,8 +142,17 @@ func (s *Store) MayDestroy(ctx context.Context, server string, attempt int) erro
 }
 
 func (tx *Tx) mayDestroy(v schema.Server, attempt int) error {
-	if err := current(v, attempt); err != nil {
+	if err := underway(v, attempt); err != nil {
 		return err
+	}
+	if v.Phase == schema.PhaseRetiring { // what is skipped there must not be another machine's end
+		var verified int64
+		if err := tx.db.Raw("SELECT count(*) FROM step_runs WHERE server = ? AND attempt = ? AND step = ? AND state = ?", v.ID, attempt, schema.StepVerifyBMC, schema.StepDone).Scan(&verified).Error; err != nil {
+			return err
+		}
+		if verified == 0 {
+			return schema.Unsafe(fmt.Sprintf("the BMC of server %s was not proven to be its own in this attempt", v.Name), "another machine might be emptied or switched off: skip this too, with a reason, and do it by hand")
+		}
 	}
 	var installed int64
 	if err := tx.db.Raw("SELECT count(*) FROM agents WHERE server = ? AND attempt = ?", v.ID, attempt).Scan(&installed).Error; err != nil {
@@ -226,7 +236,7 @@ func (s *Store) SetStep(ctx context.Context, server string, attempt int, step sc
 		if err != nil {
 			return err
 		}
-		if err := current(v, attempt); err != nil {
+		if err := underway(v, attempt); err != nil {
 			return err
 		}
 		if err := tx.setStep(v, attempt, step, state, detail); err != nil {
@@ -278,7 +288,7 @@ func (s *Store) StepWaits(ctx context.Context, server, text string) error {
 }
 
 func (tx *Tx) stepWaits(v schema.Server, text string) error {
-	if v.Phase != schema.PhaseOnboarding || v.Step == "" {
+	if v.Phase != schema.PhaseOnboarding && v.Phase != schema.PhaseRetiring || v.Step == "" {
 		return nil
 	}
 	var r schema.StepRun
@@ -299,7 +309,7 @@ func (s *Store) FailStep(ctx context.Context, server string, attempt int, step s
 		if err != nil {
 			return err
 		}
-		if err := current(v, attempt); err != nil {
+		if err := underway(v, attempt); err != nil {
 			return err
 		}
 		if err := tx.setStep(v, attempt, step, schema.StepFailed, text); err != nil {
@@ -392,7 +402,11 @@ func (s *Store) StepRuns(ctx context.Context, server string, attempt int) ([]sch
 		return nil, err
 	}
 	var out []schema.StepRun
-	for _, st := range schema.Steps {
+	order := schema.Steps
+	if slices.ContainsFunc(rows, func(r schema.StepRun) bool { return r.Step == schema.StepDeregister }) {
+		order = schema.RetireSteps
+	}
+	for _, st := range order {
 		for _, r := range rows {
 			if r.Step == st {
 				out = append(out, r)

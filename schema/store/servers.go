@@ -381,6 +381,9 @@ func (s *Store) Undrain(ctx context.Context, server, by string) error {
 		if open > 0 {
 			return schema.Unsafe("server "+v.Name+" drains for a repair", "it returns when the repair is done and proven, or the repair is cancelled")
 		}
+		if err := tx.cancelRetirement(v, by); err != nil {
+			return err
+		}
 		if _, err := tx.uncordon(v, "", schema.CordonOperator, by); err != nil {
 			return err
 		}

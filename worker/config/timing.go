@@ -15,6 +15,8 @@ type Timing struct {
 	BurnIn      time.Duration `yaml:"burn_in" help:"The whole burn-in of a server." zero:"6h" example:"30m"`
 	AgentBack   time.Duration `yaml:"agent_back" help:"For an agent to be heard of after its server's power was switched on." zero:"20m" example:"30m"`
 	Undo        time.Duration `yaml:"undo" help:"One act of undoing when an onboarding is aborted, all tries together." zero:"10m" example:"5m"`
+	Sanitise    time.Duration `yaml:"sanitise" help:"For the run that empties all disks of a server that is retired: overwriting a large disk takes a day." zero:"48h" example:"96h"`
+	Leave       time.Duration `yaml:"leave" help:"For a cluster to let a node go whose server is retired." zero:"1h" example:"4h"`
 	Heartbeat   time.Duration `yaml:"heartbeat" help:"How often an agent reports, as it is told when it registers; 100ms to a quarter of agent_silent." zero:"5s" example:"10s"`
 	AgentSilent time.Duration `yaml:"agent_silent" help:"An agent that was not heard of for this long is silent: its server is a fault in the pool, and is not let into it." zero:"1m" example:"2m"`
 	Suspect     time.Duration `yaml:"suspect" help:"For a server with a suspect device to become idle by itself; then it takes no more work at all." zero:"24h" example:"8h"`
@@ -29,7 +31,7 @@ type Timing struct {
 
 // DefaultTiming is what is meant where nothing is set.
 var DefaultTiming = Timing{BMC: 15 * time.Minute, PhoneHome: 30 * time.Minute, Setup: 30 * time.Minute, Inventory: 5 * time.Minute, BurnIn: 6 * time.Hour,
-	AgentBack: 20 * time.Minute, Undo: 10 * time.Minute, Heartbeat: 5 * time.Second, AgentSilent: time.Minute, Drain: 15 * time.Minute, PowerCut: 10 * time.Minute,
+	AgentBack: 20 * time.Minute, Undo: 10 * time.Minute, Sanitise: 48 * time.Hour, Leave: time.Hour, Heartbeat: 5 * time.Second, AgentSilent: time.Minute, Drain: 15 * time.Minute, PowerCut: 10 * time.Minute,
 	Suspect: 24 * time.Hour, DeviceReset: 5 * time.Minute, PowerRest: 30 * time.Second, Technician: 24 * time.Hour, JobLaunch: 5 * time.Minute, JobRelease: 30 * time.Second}
 
 // Bounds of what a wait may be set to. Temporal's timers are no finer than a second.
@@ -47,7 +49,7 @@ func (t *Timing) each(visit func(name string, have *time.Duration, left time.Dur
 		left time.Duration
 	}{
 		{"bmc", &t.BMC, d.BMC}, {"phone_home", &t.PhoneHome, d.PhoneHome}, {"setup", &t.Setup, d.Setup}, {"inventory", &t.Inventory, d.Inventory}, {"burn_in", &t.BurnIn, d.BurnIn},
-		{"agent_back", &t.AgentBack, d.AgentBack}, {"undo", &t.Undo, d.Undo}, {"heartbeat", &t.Heartbeat, d.Heartbeat}, {"agent_silent", &t.AgentSilent, d.AgentSilent},
+		{"agent_back", &t.AgentBack, d.AgentBack}, {"undo", &t.Undo, d.Undo}, {"sanitise", &t.Sanitise, d.Sanitise}, {"leave", &t.Leave, d.Leave}, {"heartbeat", &t.Heartbeat, d.Heartbeat}, {"agent_silent", &t.AgentSilent, d.AgentSilent},
 		{"suspect", &t.Suspect, d.Suspect}, {"device_reset", &t.DeviceReset, d.DeviceReset}, {"power_rest", &t.PowerRest, d.PowerRest},
 		{"drain", &t.Drain, d.Drain}, {"power_cut", &t.PowerCut, d.PowerCut}, {"technician", &t.Technician, d.Technician}, {"job_launch", &t.JobLaunch, d.JobLaunch}, {"job_release", &t.JobRelease, d.JobRelease},
 	} {

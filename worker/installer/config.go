@@ -16,13 +16,16 @@ type Config struct {
 	// Image is the URL of the manifest of an image for a disk, see Manifest; Live that of a system for memory, see
 	// LiveManifest. One of them is there.
 	Image, Live string
+	// Sanitise says that no system is brought: every disk of the server is made to forget. The order is among the attempt's documents.
+	Sanitise bool
 	// Disk says which disk is overwritten, see Rule; empty = the only one that can hold the image.
 	Disk Rule
 	// MAC is the network card that the server booted from; empty = the first that has a link.
 	MAC string
 }
 
-// ParseCmdline reads a kernel's command line: gpupool.user_data, gpupool.image or gpupool.live, gpupool.disk, gpupool.mac.
+// ParseCmdline reads a kernel's command line: gpupool.user_data, gpupool.image, gpupool.live or
+// gpupool.sanitise=1, gpupool.disk, gpupool.mac.
 func ParseCmdline(line string) (Config, error) {
 	var c Config
 	var errs []error
@@ -35,6 +38,8 @@ func ParseCmdline(line string) (Config, error) {
 			c.Image = v
 		case "gpupool.live":
 			c.Live = v
+		case "gpupool.sanitise":
+			c.Sanitise = v == "1"
 		case "gpupool.mac":
 			c.MAC = strings.ToLower(v)
 		case "gpupool.disk":
@@ -44,8 +49,8 @@ func ParseCmdline(line string) (Config, error) {
 			}
 		}
 	}
-	if (c.Image == "") == (c.Live == "") {
-		errs = append(errs, errors.New("gpupool.image and gpupool.live: want one of the two: an image for a disk, or a system for memory"))
+	if n := countTrue(c.Image != "", c.Live != "", c.Sanitise); n != 1 {
+		errs = append(errs, errors.New("gpupool.image, gpupool.live and gpupool.sanitise: want one of them: an image for a disk, a system for memory, or every disk emptied"))
 	}
 	for name, v := range map[string]string{"gpupool.user_data": c.UserData, "gpupool.image": c.Image, "gpupool.live": c.Live} {
 		if v == "" && name != "gpupool.user_data" {
@@ -56,6 +61,15 @@ func ParseCmdline(line string) (Config, error) {
 		}
 	}
 	return c, errors.Join(errs...)
+}
+
+func countTrue(all ...bool) (n int) {
+	for _, b := range all {
+		if b {
+			n++
+		}
+	}
+	return n
 }
 
 // Base is the attempt's own URL, without a slash at the end.

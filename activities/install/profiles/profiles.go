@@ -274,8 +274,22 @@ func (r Rendered) Document(name string) (RenderedDocument, bool) {
 // Find finds a profile by its name; empty is the default one.
 func (c Catalogue) Find(name string) (*Profile, error) {
 	p, ok := c[cmp.Or(name, Default)]
-	if !ok {
-		return nil, schema.Invalid("profile", name, "one of "+strings.Join(slices.Sorted(maps.Keys(c)), ", "))
+	if !ok || name == schema.SanitiseName {
+		return nil, schema.Invalid("profile", name, "one of "+strings.Join(c.Names(), ", "))
+	}
+	return p, nil
+}
+
+// Names are those of the profiles that install something. The one that empties a server is not chosen: see Sanitise.
+func (c Catalogue) Names() []string {
+	return slices.DeleteFunc(slices.Sorted(maps.Keys(c)), func(n string) bool { return n == schema.SanitiseName })
+}
+
+// Sanitise is the profile that boots a sanitise run.
+func (c Catalogue) Sanitise(arch string) (*Profile, error) {
+	p, ok := c[schema.SanitiseName]
+	if !ok || !slices.Contains(p.Arch, arch) {
+		return nil, schema.Invalid("arch", arch, "one that a sanitise run can be booted on")
 	}
 	return p, nil
 }

@@ -30,6 +30,7 @@ const key = "ssh-ed25519 AAAAC3NzaC1lZDI1NTE5AAAAIOMqqnkVzrm0SdG6UOoqKLsabgH5C9o
 var settings = map[string]map[string]map[string]any{
 	"image":              {"plain": nil, "set": {"disk": "bus=nvme,smallest", "image": "image/noble.json"}},
 	"live":               {"plain": nil},
+	"sanitise":           {"plain": nil, "set": {"console": "ttyS1,115200"}},
 	"debian-preseed":     {"plain": nil, "set": {"disk": "/dev/nvme0n1", "mirror": "https://mirror.example.net/debian", "ssh_keys": []any{key, key}, "packages": []any{"chrony"}, "suite": "trixie"}},
 	"ubuntu-autoinstall": {"plain": nil, "set": {"disk": "/dev/disk/by-id/nvme-A1", "ssh_keys": []any{key}, "kernel": "linux-generic-hwe-24.04", "timezone": "Europe/Stockholm"}},
 	"rhel-kickstart":     {"plain": nil, "set": {"disk": "/dev/nvme0n1", "ssh_keys": []any{key}, "selinux": "permissive", "packages": []any{}}},

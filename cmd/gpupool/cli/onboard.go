@@ -300,6 +300,75 @@ func (a *app) serverContinue() *cobra.Command {
 	return cmd
 }
 
+func (a *app) serverRetire() *cobra.Command {
+	var in contract.RetireOptions
+	cmd := &cobra.Command{
+		Use: "retire NAME --reason TEXT", Short: "Take a server out for good; every disk of it is made to forget", Args: exactly("NAME"),
+		Long: `Take a server out for good. Its jobs end first, and until then gpupool server undrain takes it back. Then its BMC is proven to be
+its own, its cluster lets it go, every disk of it is sanitised by the strongest command that the disk has and read back, and its
+power is cut. Its row stays, with a certificate for each drive: gpupool server certificates.
+
+A drive that may still hold data stops it: retry it, or skip the step with what became of the drive. The certificates say so.`,
+		Example: `  gpupool server retire r12s03 --reason "lease is over"
+  gpupool server show r12s03
+  gpupool server certificates r12s03`,
+		RunE: func(cmd *cobra.Command, args []string) error {
+			c, err := a.connect()
+			if err != nil {
+				return err
+			}
+			s, err := call.Do[contract.Server](c.RetireServer(cmd.Context(), args[0], in))
+			if err != nil {
+				return err
+			}
+			return a.said(cmd, s, "%s is taken out for good once its jobs have ended. See how far it is: gpupool server show %s", s.Name, s.Name)
+		},
+	}
+	cmd.Flags().StringVar(&in.Reason, "reason", "", "why; kept in the audit (required)")
+	cmd.Flags().BoolVar(&in.Overwrite, "overwrite", false, "let drives that have no command of their own be overwritten; otherwise they stop it")
+	required(cmd, "reason")
+	return cmd
+}
+
+func (a *app) serverCertificates() *cobra.Command {
+	return &cobra.Command{
+		Use: "certificates NAME", Short: "Show what became of a retired server's drives, each by its serial", Args: exactly("NAME"),
+		RunE: func(cmd *cobra.Command, args []string) error {
+			c, err := a.connect()
+			if err != nil {
+				return err
+			}
+			r, err := call.Do[contract.RetirementReport](c.GetRetirement(cmd.Context(), args[0]))
+			if err != nil {
+				return err
+			}
+			out := cmd.OutOrStdout()
+			if a.json() {
+				return printJSON(out, r)
+			}
+			if r.Retirement == nil {
+				fmt.Fprintf(out, "%s was never asked to go.\n", args[0])
+				return nil
+			}
+			f := fields{out}
+			f.put("Retired", words.Retired(*r.Retirement, nowInstant()))
+			for _, d := range r.Certificates {
+				fmt.Fprintln(out)
+				f.put("Drive", strings.TrimSpace(fmt.Sprintf("%s %s, %s", d.Model, d.Serial, words.Bytes(d.Bytes))))
+				f.put("Outcome", strings.TrimSpace(fmt.Sprintf("%s %s", d.Outcome, d.Trouble)))
+				f.put("Method", cmp.Or(d.Method, "none"))
+				f.put("Verified", cmp.Or(d.Verified, "not read back"))
+				if d.NotReached != "" {
+					f.put("Not reached", d.NotReached)
+				}
+				f.put("Words", words.Printable(d.Words, true))
+				f.put("When", d.Ended.String())
+			}
+			return nil
+		},
+	}
+}
+
 // resume acts on a stopped onboarding and goes back to watching it.
 func (a *app) resume(cmd *cobra.Command, name string, detach bool, said string, act func(context.Context, *client.Client) (contract.Server, error)) error {
 	c, err := a.connect()
@@ -422,7 +491,7 @@ func (w *watch) read(f *followed) error {
 	// The server may be read before the verb took hold and the steps after: only a later failure than the answered one counts.
 	stopped := s.Failure != nil && (f.stale.IsZero() || lastFailure(f.steps) > f.stale)
 	held := s.Pause != nil && s.Pause.HeldAt != 0
-	f.over = stopped || held || s.Phase != schema.PhaseOnboarding
+	f.over = stopped || held || s.Phase != schema.PhaseOnboarding && s.Phase != schema.PhaseRetiring
 	return nil
 }
 
@@ -511,7 +580,7 @@ func (w *watch) draw() {
 // end says how it came out: 0 where every server is in the pool, ExitStopped where one waits for a person.
 func (w *watch) end() error {
 	out := w.cmd.OutOrStdout()
-	arrived, stopped := 0, 0
+	arrived, stopped, gone := 0, 0, 0
 	for _, f := range w.followed {
 		s := f.server
 		switch {
@@ -523,6 +592,9 @@ func (w *watch) end() error {
 			for _, verb := range strings.Split(remedy(s), "\n") {
 				fmt.Fprintln(out, "  "+verb)
 			}
+		case s.Phase == schema.PhaseRetired:
+			fmt.Fprintf(out, "\n%s is retired. Its drives: gpupool server certificates %s\n", s.Name, s.Name)
+			gone++
 		case s.Pause != nil:
 			stopped++
 			fmt.Fprintf(out, "\n%s %s\n  gpupool server continue %s\n  gpupool server abort %s\n", s.Name, words.Paused(*s.Pause, nowInstant()), s.Name, s.Name)
@@ -531,7 +603,9 @@ func (w *watch) end() error {
 			fmt.Fprintf(out, "\n%s is %s: %s\n", s.Name, s.Phase, words.Phase(s.Phase))
 		}
 	}
-	fmt.Fprintf(out, "\n%d of %s available.\n", arrived, words.Count(len(w.followed), "server"))
+	if gone < len(w.followed) {
+		fmt.Fprintf(out, "\n%d of %s available.\n", arrived, words.Count(len(w.followed), "server"))
+	}
 	if w.batch != nil && len(w.batch.waiting) > 0 {
 		fmt.Fprintf(out, "%s not begun: more than %d%% of %d have stopped. Not begun: %s\n", words.Count(len(w.batch.waiting), "server"), w.batch.percent, w.batch.all, strings.Join(w.batch.waiting, " "))
 	}
@@ -546,7 +620,11 @@ var marks = map[schema.StepState]string{schema.StepRunning: ">", schema.StepDone
 // stepLines are the steps in their order; those not yet begun are left out.
 func stepLines(steps []schema.StepRun, now schema.Instant) []line {
 	var out []line
-	for _, name := range schema.Steps {
+	order := schema.Steps
+	if slices.ContainsFunc(steps, func(s schema.StepRun) bool { return slices.Contains(schema.RetireSteps[1:], s.Step) }) {
+		order = schema.RetireSteps
+	}
+	for _, name := range order {
 		i := slices.IndexFunc(steps, func(s schema.StepRun) bool { return s.Step == name })
 		if i < 0 {
 			continue

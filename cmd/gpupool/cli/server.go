@@ -22,7 +22,7 @@ import (
 func (a *app) server() *cobra.Command {
 	return group("server", "Enrol servers, onboard them, keep jobs off them",
 		a.serverList(), a.serverEnroll(), a.serverShow(), a.serverOnboard(), a.serverWatch(),
-		a.serverRetry(), a.serverSkip(), a.serverAccept(), a.serverPause(), a.serverContinue(), a.serverAbort(), a.serverReinstall(),
+		a.serverRetry(), a.serverSkip(), a.serverAccept(), a.serverPause(), a.serverContinue(), a.serverAbort(), a.serverReinstall(), a.serverRetire(), a.serverCertificates(),
 		a.serverCordon(), a.serverUncordon(), a.serverDrain(), a.serverUndrain(), a.serverBurnIn(),
 		a.serverFlag("protect", "Refuse every destructive step on a server", true),
 		a.serverFlag("unprotect", "Allow destructive steps on a server again", false))
@@ -261,7 +261,7 @@ func whatServersNeed(cmd *cobra.Command, c *client.Client) (func(contract.Server
 		switch {
 		case s.Phase == schema.PhaseEnrolled:
 			return "gpupool server onboard " + s.Name
-		case s.Phase == schema.PhaseOnboarding && s.Failure != nil:
+		case (s.Phase == schema.PhaseOnboarding || s.Phase == schema.PhaseRetiring) && s.Failure != nil:
 			return "gpupool server retry " + s.Name
 		case s.Pause != nil && s.Pause.HeldAt != 0:
 			return "gpupool server continue " + s.Name
@@ -398,7 +398,11 @@ func showServer(w io.Writer, s contract.Server, steps contract.StepList, acc []s
 		f.put("Cordon", fmt.Sprintf("%s, by %s (%s) %s: %s", what, c.By, c.Owner, words.Ago(c.At, now), c.Reason))
 	}
 	if len(steps.Items) > 0 {
-		fmt.Fprintf(w, "\nOnboarding, attempt %d\n", steps.Attempt)
+		of := "Onboarding"
+		if s.Phase == schema.PhaseRetiring || s.Phase == schema.PhaseRetired {
+			of = "Retirement"
+		}
+		fmt.Fprintf(w, "\n%s, attempt %d\n", of, steps.Attempt)
 		for _, l := range stepLines(steps.Items, now) {
 			for i, part := range wrap(l.text(), maxWidth) {
 				if i > 0 {
@@ -459,6 +463,9 @@ func unit(u int) string {
 // remedy is what can be done about a stopped server, as commands: first what puts the cause right, last what goes on without
 // proof. Only an onboarding has steps; anything else that stops and waits for a person belongs to a repair.
 func remedy(s contract.Server) string {
+	if s.Phase == schema.PhaseRetiring {
+		return "gpupool server retry " + s.Name + "\ngpupool server skip " + s.Name + " " + string(s.Failure.Step) + " --reason TEXT"
+	}
 	if s.Phase != schema.PhaseOnboarding {
 		return "gpupool repair show " + s.Name
 	}
