@@ -52,6 +52,7 @@ func TestTheConsoleIsListenedToOverLAN(t *testing.T) {
 	}{
 		{"as it is", address, time.Second},
 		{"its first words come later than the listening ends", slowWay(t, address, 40*time.Millisecond), time.Millisecond},
+		{"a quarter of a second each way, a second's listening", slowWay(t, address, 500*time.Millisecond), time.Second},
 	} {
 		c, err := pool(t, bmc.Config{Timing: timing}).IPMI(bmc.Endpoint{Address: way.address, Protocol: bmc.IPMI, Credential: bmc.Static("admin", "right-password")})
 		if err != nil {
