@@ -46,6 +46,8 @@ type held struct {
 	nonPreemptible int64 // of which can't be taken back
 	claimed        int64 // by jobs that wait for victims to end
 	claimedFixed   int64 // of which for non-preemptible jobs
+	kept           int64 // for services that ran and wait to be placed anew; what is claimed for one is not in it
+	keptFixed      int64 // of which for non-preemptible ones
 	elsewhere      int64 // in other regions, beside used
 	elseFixed      int64 // of which can't be taken back
 	past           decayed
@@ -229,6 +231,9 @@ func (s *State) claim(pl *plan, sign int64) {
 			}
 		}
 	}
+	if j.shape.kept {
+		s.keep(j, -sign)
+	}
 	if j.Array != "" {
 		arr := s.array(j.Array)
 		arr.claims += int(sign)
@@ -245,6 +250,35 @@ func (s *State) claim(pl *plan, sign int64) {
 			}
 		}
 	}
+}
+
+// keep books what a service that ran holds of its limits while it waits to be placed anew, so that what was submitted since
+// does not take it.
+func (s *State) keep(j *job, sign int64) {
+	if sign > 0 && j.keeps == 0 {
+		j.keeps, j.keepsOf = j.shape.milli(), j.shape.spec.Model // what is given back is this, whatever becomes of the spec
+	}
+	amount := sign * j.keeps
+	for _, a := range s.chain(j.Tenant, j.Project) {
+		for _, m := range modelKeys(j.keepsOf) {
+			h := a.of(m)
+			h.kept += amount
+			if !j.Preemptible {
+				h.keptFixed += amount
+			}
+		}
+	}
+}
+
+// keptBeside is what services keep of an amount beside a job of the shape itself, and of which for non-preemptible ones.
+func (sh *shape) keptBeside(h *held) (kept, fixed int64) {
+	if !sh.kept {
+		return h.kept, h.keptFixed
+	}
+	if sh.preemptible {
+		return h.kept - sh.milli(), h.keptFixed
+	}
+	return h.kept - sh.milli(), h.keptFixed - sh.milli()
 }
 
 // Elsewhere is what live jobs of a tenant's project hold of a model in other regions: limits hold over all of them.

@@ -139,9 +139,11 @@ func (s *State) quotaGate(sh *shape, model string) verdict {
 			if q == nil || q.limit == NoLimit {
 				continue
 			}
-			if h := a.of(m); h.used+h.elsewhere+h.claimed+asked > q.limit {
+			h := a.of(m)
+			kept, _ := sh.keptBeside(h)
+			if h.used+h.elsewhere+h.claimed+kept+asked > q.limit {
 				return verdict{
-					code: QuotaReached, account: a, model: m, used: h.used + h.elsewhere, reserved: h.claimed, limit: q.limit,
+					code: QuotaReached, account: a, model: m, used: h.used + h.elsewhere, reserved: h.claimed + kept, limit: q.limit,
 				}
 			}
 		}
@@ -161,10 +163,11 @@ func (s *State) guaranteeGate(sh *shape, model string) verdict {
 				continue // the tenant does not divide its guarantee among projects: its own counts
 			}
 			h := a.of(m)
-			if h.nonPreemptible+h.elseFixed+h.claimedFixed+asked > a.guarantee(m) {
+			_, kept := sh.keptBeside(h)
+			if h.nonPreemptible+h.elseFixed+h.claimedFixed+kept+asked > a.guarantee(m) {
 				return verdict{
 					code: GuaranteeOnly, account: a, model: m,
-					used: h.nonPreemptible + h.elseFixed, reserved: h.claimedFixed, limit: a.guarantee(m),
+					used: h.nonPreemptible + h.elseFixed, reserved: h.claimedFixed + kept, limit: a.guarantee(m),
 				}
 			}
 		}

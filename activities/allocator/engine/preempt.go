@@ -83,7 +83,8 @@ func (s *State) overLimit(sh *shape, model string) int64 {
 				continue
 			}
 			h := a.of(m)
-			excess := h.used + h.elsewhere + h.claimed + sh.milli() - q.limit
+			kept, _ := sh.keptBeside(h)
+			excess := h.used + h.elsewhere + h.claimed + kept + sh.milli() - q.limit
 			if excess > 0 && a.project != "" {
 				return 0
 			}
@@ -123,12 +124,17 @@ func (s *State) hunt(j *job, like hunter) (best *hunt, tried bool) {
 // mayReclaim says whether the job fits inside what its tenant, and its project, are guaranteed of the model.
 func (s *State) mayReclaim(sh *shape, model string) (tenant, project bool) {
 	asked := sh.milli()
-	if sh.first() != nil && sh.first().plan != nil && sh.first().plan.claim {
+	claimed := sh.first() != nil && sh.first().plan != nil && sh.first().plan.claim
+	if claimed {
 		asked = 0 // booked as claimed already
 	}
 	for _, a := range sh.group.account.chain {
 		h := a.of(model)
-		inside := a.guarantee(model) > 0 && h.used+h.elsewhere+h.claimed+asked <= a.guarantee(model)
+		kept, _ := sh.keptBeside(h)
+		if claimed {
+			kept = h.kept
+		}
+		inside := a.guarantee(model) > 0 && h.used+h.elsewhere+h.claimed+kept+asked <= a.guarantee(model)
 		if a.project == "" {
 			tenant = inside
 		} else {

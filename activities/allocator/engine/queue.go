@@ -15,11 +15,13 @@ type job struct {
 	limit time.Duration // its own or the spec's; 0 = unlimited
 	shape *shape
 	Job
-	asked   int   // priority; Priority is what its account allows of it
-	parked  Code  // why it is not in its shape's queue: HELD, NOT_BEFORE, DEPENDENCY...; "" = it is
-	dueTurn int64 // the walk in which it had its turn among those within their guarantee
-	slot    int   // in State.ring
-	entered int64 // the last cycle that had not seen it
+	asked   int    // priority; Priority is what its account allows of it
+	parked  Code   // why it is not in its shape's queue: HELD, NOT_BEFORE, DEPENDENCY...; "" = it is
+	dueTurn int64  // the walk in which it had its turn among those within their guarantee
+	slot    int    // in State.ring
+	entered int64  // the last cycle that had not seen it
+	keeps   int64  // of its account's limits, in thousandths, while it waits; see State.keep
+	keepsOf string // model
 	removed bool
 	touched bool
 	before  struct { // what is ahead of it, as of a cycle
@@ -48,7 +50,8 @@ type shapeKey struct {
 	servers               string
 	cluster, site, region string
 	service               bool
-	limit                 int // power of two of the time limit, so that shapes stay few
+	kept                  bool // it ran before, and keeps what it held of its limits; see State.keep
+	limit                 int  // power of two of the time limit, so that shapes stay few
 	array                 string
 }
 
@@ -265,10 +268,12 @@ func (s *State) drop(j *job, why string) {
 
 func (s *State) keyOf(j *Job) shapeKey {
 	limit := j.TimeLimit
-	if p := s.specs[j.Spec]; limit <= 0 && p != nil {
+	p := s.specs[j.Spec]
+	if limit <= 0 && p != nil {
 		limit = p.MaxTime
 	}
 	return shapeKey{
+		kept: j.Service && j.Attempt > 1 && j.Held == nil && p != nil && p.Model != "" && len(p.OtherModels) == 0,
 		spec: j.Spec, tenant: j.Tenant, project: j.Project, nodes: j.Nodes, priority: j.Priority,
 		preemptible: j.Preemptible, same: j.Same, required: j.SameRequired, servers: strings.Join(j.Servers, "\n"),
 		cluster: j.Cluster, site: j.Site, region: j.Region, service: j.Service, limit: bits.Len64(uint64(max(limit, 0))), array: j.Array,
@@ -304,6 +309,9 @@ func (s *State) enqueue(j *job) {
 		}
 	}
 	j.shape = sh
+	if sh.kept {
+		s.keep(j, +1)
+	}
 	if j.limit > 0 && (sh.brief == 0 || j.limit < sh.brief) {
 		sh.brief = j.limit
 	}
@@ -355,6 +363,9 @@ func (s *State) unpark(j *job) {
 // dequeue takes a job out of its shape; a shape without jobs is forgotten.
 func (s *State) dequeue(j *job) {
 	sh := j.shape
+	if sh.kept {
+		s.keep(j, -1)
+	}
 	if j.parked != "" {
 		sh.parked--
 	} else {
@@ -490,7 +501,7 @@ func compareShapes(a, b *shape) int {
 		cmp.Compare(x.spec, y.spec), cmp.Compare(x.nodes, y.nodes), cmp.Compare(x.limit, y.limit),
 		cmp.Compare(x.array, y.array), cmp.Compare(x.same, y.same), cmp.Compare(x.servers, y.servers),
 		cmp.Compare(x.cluster, y.cluster), cmp.Compare(x.site, y.site), cmp.Compare(x.region, y.region),
-		cmp.Compare(oneIf(x.service), oneIf(y.service)),
+		cmp.Compare(oneIf(x.service), oneIf(y.service)), cmp.Compare(oneIf(x.kept), oneIf(y.kept)),
 	)
 }
 
