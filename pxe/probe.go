@@ -138,8 +138,10 @@ func icmpProbe(ctx context.Context, a netip.Addr) bool {
 	for _, ask := range []func(context.Context, netip.Addr) bool{echoProbe, udpProbe} {
 		go func() { answers <- ask(ctx, a) }()
 	}
-	used := <-answers || <-answers
-	return used
+	if first := <-answers; first {
+		return true
+	}
+	return <-answers
 }
 
 // untilDone ends what is read from c at ctx's deadline, or when ctx is cancelled before it.
