@@ -2,8 +2,8 @@
 //
 // Groups: system (the whole system's jobs beside bare Temporal workflows, memory, start), engine (the allocator's engine
 // alone), pxe (the boot service beside Kea, dnsmasq, tftpd-hpa and nginx; as root), bmc (the watch of 2,000 BMCs), meter (the books on PostgreSQL). Not here:
-// the commit path, a benchmark of activities/allocator, whose figures come by --with, since its peers are started as in tests;
-// tests; a figure that misses its goal is shown, and fails nothing.
+// the commit path and health, benchmarks of activities/allocator and activities/health, whose figures come by --with, since what they
+// measure is set up as in tests. A figure that misses its goal is shown, and fails nothing.
 package bench
 
 import (
@@ -48,7 +48,8 @@ var groups = []struct {
 
 // Command is `gpupool bench`.
 func Command() *cobra.Command {
-	var only, file, with string
+	var only, file string
+	var with []string
 	c := &cobra.Command{Use: "bench", Short: "Measure: the whole system beside its peers, the engine alone", Args: cobra.NoArgs,
 		RunE: func(cmd *cobra.Command, _ []string) error {
 			var out []Figure
@@ -64,8 +65,8 @@ func Command() *cobra.Command {
 				}
 				out = append(out, f...)
 			}
-			if with != "" {
-				more, err := figures(with)
+			for _, name := range with {
+				more, err := figures(name)
 				if err != nil {
 					return err
 				}
@@ -97,7 +98,7 @@ func Command() *cobra.Command {
 			return os.WriteFile(file, append(b, '\n'), 0o644)
 		}}
 	c.Flags().StringVar(&only, "only", "", "one group")
-	c.Flags().StringVar(&with, "with", "", "a file of figures that were measured elsewhere, in the form of --json: they are shown with the others")
+	c.Flags().StringArrayVar(&with, "with", nil, "a file of figures that were measured elsewhere, in the form of --json: they are shown with the others; may be given again")
 	c.Flags().StringVar(&file, "json", "", "also write the figures here")
 	return c
 }
