@@ -246,7 +246,7 @@ func TestOVMFByHTTP(t *testing.T) {
 	s.wait(time.Second, boot.KindHTTP, v.mac, func(e schema.BootEvidence) bool { return e.Result == "ok" && e.What == "snponly.efi" })
 }
 
-// TestFirmwareWithAProxyBesideDnsmasq: dnsmasq gives the addresses, and knows nothing of booting, or names a file of its own,
+// TestFirmwareWithAProxyBesideDnsmasq (no commas in the names: qemu would read them in its files' paths): dnsmasq gives the addresses, and knows nothing of booting, or names a file of its own,
 // which EDK2 and iPXE think less of than of a proxy's answer.
 func TestFirmwareWithAProxyBesideDnsmasq(t *testing.T) {
 	need(t, "dnsmasq", "dnsmasq-base")
@@ -255,10 +255,10 @@ func TestFirmwareWithAProxyBesideDnsmasq(t *testing.T) {
 		uefi bool
 		more []string
 	}{
-		{"OVMF, addresses only", true, nil},
-		{"OVMF, with a boot file of its own", true, []string{"--dhcp-boot=elsewhere.efi"}},
-		{"SeaBIOS, addresses only", false, nil},
-		{"SeaBIOS, with a boot file of its own", false, []string{"--dhcp-boot=elsewhere.0"}},
+		{"OVMF beside addresses only", true, nil},
+		{"OVMF beside a boot file of another", true, []string{"--dhcp-boot=elsewhere.efi"}},
+		{"SeaBIOS beside addresses only", false, nil},
+		{"SeaBIOS beside a boot file of another", false, []string{"--dhcp-boot=elsewhere.0"}},
 	} {
 		t.Run(c.name, func(t *testing.T) {
 			s := newSite(t, func(c *pxe.Config) { c.Mode = "proxy" })
