@@ -193,18 +193,18 @@ const sgIO = 0x2285
 
 // sgHeader is struct sg_io_hdr, version 3.
 type sgHeader struct {
-	interfaceID, direction            int32
-	cmdLen, maxSense                  uint8
-	_                                 uint16
-	dataLen                           uint32
-	data, cmd, sense                  unsafe.Pointer
-	timeoutMS, flags                  uint32
-	_                                 int32
-	_                                 unsafe.Pointer
-	status, masked, message, senseLen uint8
-	hostStatus, driverStatus          uint16
-	resid                             int32
-	duration, info                    uint32
+	interfaceID, direction int32
+	cmdLen, maxSense       uint8
+	_                      uint16 // parts of the data
+	dataLen                uint32
+	data, cmd, sense       unsafe.Pointer
+	timeoutMS, _           uint32 // flags
+	_                      int32
+	_                      unsafe.Pointer
+	status, _, _, senseLen uint8 // masked status, message
+	hostStatus, _          uint16
+	_                      int32
+	_, _                   uint32
 }
 
 func (t target) Command(c sanitise.SCSICommand) error {
