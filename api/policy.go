@@ -202,11 +202,17 @@ func (s *Server) DeleteQuota(c *gin.Context, p contract.DeleteQuotaParams) {
 	s.gone(c, s.c.Store.DeleteQuota(c.Request.Context(), me(c).Name, p.Tenant, val(p.Project), p.Model))
 }
 
-// ListWindows lists those that have not passed; a tenant's caller sees maintenance and its own reservations.
+// ListWindows lists those that have not passed; a tenant's caller sees maintenance, but not of which servers, and its own
+// reservations.
 func (s *Server) ListWindows(c *gin.Context) {
 	list, err := s.c.Store.Windows(c.Request.Context())
 	id := me(c)
 	list = slices.DeleteFunc(list, func(w schema.Window) bool { return w.Tenant != "" && !id.Sees(w.Tenant, cmp.Or(w.Project, id.Project)) })
+	for i := range list {
+		if id.Tenant != "" && list[i].Tenant == "" {
+			list[i].Servers = []string{}
+		}
+	}
 	s.done(c, http.StatusOK, contract.WindowList{Items: some(list)}, err)
 }
 

@@ -4,6 +4,7 @@ import (
 	"errors"
 	"fmt"
 	"net/http"
+	"slices"
 	"strings"
 	"testing"
 	"time"
@@ -190,8 +191,16 @@ func TestPolicyIsMadeChangedAndRead(t *testing.T) {
 	if l := read[contract.WindowList](t, p.member("GET", "/v1/windows", ""), http.StatusOK); len(l.Items) != 1 || l.Items[0].ID != w.ID || len(w.Servers) != 1 {
 		t.Errorf("acme sees windows %+v", l.Items)
 	}
-	if l := read[contract.WindowList](t, p.send(p.globex(), "GET", "/v1/windows", ""), http.StatusOK); len(l.Items) != 0 {
+	globex := p.globex()
+	if l := read[contract.WindowList](t, p.send(globex, "GET", "/v1/windows", ""), http.StatusOK); len(l.Items) != 0 {
 		t.Errorf("globex sees acme's windows %+v", l.Items)
+	}
+	m := read[schema.Window](t, p.op("POST", "/v1/windows", `{"kind":"maintenance","servers":["r1s1"],"from":"2098-01-01T00:00:00Z"}`), http.StatusCreated)
+	if l := read[contract.WindowList](t, p.send(globex, "GET", "/v1/windows", ""), http.StatusOK); len(l.Items) != 1 || len(l.Items[0].Servers) != 0 || l.Items[0].Count != 1 {
+		t.Errorf("globex sees of maintenance %+v, not just that it is of one server", l.Items)
+	}
+	if l := read[contract.WindowList](t, p.op("GET", "/v1/windows", ""), http.StatusOK); len(l.Items) != 2 || !slices.Equal(l.Items[1].Servers, m.Servers) {
+		t.Errorf("an operator sees windows %+v", l.Items)
 	}
 	wantProblem(t, p.op("POST", "/v1/windows", `{"kind":"maintenance","servers":["r1s1","nobody"]}`), schema.CodeNotFound, "")
 	wantProblem(t, p.op("POST", "/v1/windows", `{"kind":"maintenance","servers":["r1s1"],"until":"2000-01-01T00:00:00Z"}`), schema.CodeInvalid, "until")

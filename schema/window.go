@@ -13,7 +13,8 @@ const (
 type Window struct {
 	ID        string     `gorm:"primaryKey" json:"id"`
 	Kind      WindowKind `json:"kind"`
-	Servers   []string   `gorm:"-" json:"servers"` // ids
+	Servers   []string   `gorm:"-" json:"servers"`      // ids; a tenant is told only of its own reservations
+	Count     int        `gorm:"-" json:"server_count"` // how many servers it is on
 	From      Instant    `gorm:"column:from_at" json:"from"`
 	Until     Instant    `gorm:"column:until_at" json:"until"` // 0 = until it is removed
 	Tenant    string     `json:"tenant"`                       // of a reservation

@@ -62,6 +62,7 @@ func (s *Store) CreateWindow(ctx context.Context, by string, w schema.Window) (s
 				w.Servers = append(w.Servers, id)
 			}
 		}
+		w.Count = len(w.Servers)
 		if err := tx.reservedApart(w); err != nil {
 			return err
 		}
@@ -133,7 +134,7 @@ func windows(db *gorm.DB, now schema.Instant) ([]schema.Window, error) {
 		servers[o.Window] = append(servers[o.Window], o.Server)
 	}
 	for i := range out {
-		out[i].Servers = servers[out[i].ID]
+		out[i].Servers, out[i].Count = servers[out[i].ID], len(servers[out[i].ID])
 	}
 	return out, nil
 }

@@ -321,7 +321,7 @@ func (a *app) window() *cobra.Command {
 			}, func(l contract.WindowList) {
 				t := newTable("ID", "KIND", "SERVERS", "FROM", "UNTIL", "FOR", "NOTE")
 				for _, w := range l.Items {
-					t.row(w.ID, string(w.Kind), strconv.Itoa(len(w.Servers)), w.From.String(), untilWords(w), strings.TrimSuffix(w.Tenant+"/"+w.Project, "/"), w.Note)
+					t.row(w.ID, string(w.Kind), strconv.Itoa(w.Count), w.From.String(), untilWords(w), strings.TrimSuffix(w.Tenant+"/"+w.Project, "/"), w.Note)
 				}
 				t.write(cmd.OutOrStdout(), "No windows.")
 			})
@@ -338,7 +338,7 @@ func (a *app) window() *cobra.Command {
 			return act(a, cmd, func(c *client.Client) (schema.Window, error) {
 				return call.Do[schema.Window](c.CreateWindow(cmd.Context(), in))
 			}, func(w schema.Window) string {
-				return fmt.Sprintf("%s window %s over %d servers, from %s until %s: jobs that would run into it don't start there.", w.Kind, w.ID, len(w.Servers), w.From, untilWords(w))
+				return fmt.Sprintf("%s window %s over %d servers, from %s until %s: jobs that would run into it don't start there.", w.Kind, w.ID, w.Count, w.From, untilWords(w))
 			})
 		},
 	}
