@@ -435,14 +435,48 @@ shown this once and kept by the pool only as a hash.`,
 	f.Var(&expires, "expires", "when it ends: a time, or +90d from now; without it never")
 	required(create, "role")
 	revoke := &cobra.Command{
-		Use: "revoke ID|NAME", Short: "Revoke a token; again is no error", Args: exactly("ID or NAME"),
+		Use: "revoke ID|NAME", Short: "Revoke a token, and name the webhooks that it leaves; again is no error", Args: exactly("ID or NAME"),
 		RunE: func(cmd *cobra.Command, args []string) error {
-			return act(a, cmd, func(c *client.Client) (struct{}, error) {
-				return call.Do[struct{}](c.RevokeToken(cmd.Context(), args[0]))
-			}, func(struct{}) string { return args[0] + " is revoked." })
+			return act(a, cmd, func(c *client.Client) (revoked, error) {
+				return revokeToken(cmd.Context(), c, args[0])
+			}, func(r revoked) string {
+				text := args[0] + " is revoked."
+				if len(r.Webhooks) > 0 {
+					text += "\nWebhooks that it made belong to who they are for, and go on: " + strings.Join(r.Webhooks, ", ") + ". End one: gpupool webhook delete NAME"
+				}
+				return text
+			})
 		},
 	}
 	return group("token", "API tokens and their roles", list, create, revoke)
+}
+
+// revoked is what a revocation leaves: the names of the webhooks that the token has made.
+type revoked struct {
+	Webhooks []string `json:"webhooks"`
+}
+
+func revokeToken(ctx context.Context, c *client.Client, idOrName string) (revoked, error) {
+	left := revoked{Webhooks: []string{}}
+	if _, err := call.Do[struct{}](c.RevokeToken(ctx, idOrName)); err != nil {
+		return left, err
+	}
+	tokens, err := call.Do[contract.TokenList](c.ListTokens(ctx))
+	if err != nil {
+		return left, err
+	}
+	hooks, err := call.Do[contract.WebhookList](c.ListWebhooks(ctx))
+	if err != nil {
+		return left, err
+	}
+	for _, t := range tokens.Items {
+		for _, h := range hooks.Items {
+			if (t.ID == idOrName || t.Name == idOrName) && h.By == t.Name {
+				left.Webhooks = append(left.Webhooks, h.Name)
+			}
+		}
+	}
+	return left, nil
 }
 
 func scope(t schema.Token) string {
