@@ -252,11 +252,25 @@ func (r *repairing) powerCycle(ctx workflow.Context, cure schema.Cure) (string, 
 	return "a " + string(cure) + " brought its agent back", nil, nil
 }
 
-// waitForTechnician has no end; each time that the agreed time has passed it calls a person.
+// waitForTechnician has no end; each time that the agreed time has passed it calls a person. A server that is retired instead is
+// waited for no longer: the record has closed the repair then.
 func (r *repairing) waitForTechnician(ctx workflow.Context) error {
 	began := workflow.Now(ctx)
 	for {
-		said, err := workflow.AwaitWithTimeout(ctx, r.plan.Timing.Technician, func() bool { return r.state != schema.RepairWaiting })
+		said, err := workflow.AwaitWithTimeout(ctx, r.plan.Timing.Technician, func() bool { return r.state != schema.RepairWaiting || r.retire && !r.said })
+		if err != nil {
+			return err
+		}
+		if r.state == schema.RepairWaiting && r.retire {
+			var record *health.Activities
+			lctx := local(ctx)
+			r.retire = false
+			err = workflow.ExecuteLocalActivity(lctx, record.RepairState, r.plan.Repair).Get(lctx, &r.state)
+			said = r.state != schema.RepairWaiting
+			if err == nil && !said {
+				continue
+			}
+		}
 		if err != nil || said {
 			return err
 		}

@@ -1,11 +1,16 @@
 package workflows_test
 
 import (
+	"errors"
 	"strings"
 	"testing"
 	"time"
 
+	"go.temporal.io/sdk/workflow"
+
+	"gpupool/activities/health"
 	"gpupool/schema"
+	"gpupool/schema/agentproto"
 	"gpupool/workflows"
 )
 
@@ -242,4 +247,79 @@ func TestAProtectedServerIsNotRetiredNorSanitisedOnceTheFlagIsSet(t *testing.T) 
 	})
 	e.say(61*time.Hour, workflows.UpdateSkip, workflows.Skip{Step: schema.StepSanitise, Reason: "shredded", By: "ann"})
 	e.retire(t)
+}
+
+// TestAServerThatCantBeRepairedIsRetired: its repair is given up while it waits for a technician and at no other time, its process
+// goes on as the retirement, and a fault that comes in between opens no other repair.
+func TestAServerThatCantBeRepairedIsRetired(t *testing.T) {
+	t.Parallel()
+	e := newEnv(t)
+	e.inPool(t)
+	j := e.runJob(t)
+	r := e.fail(t)
+	retire := func() error {
+		_, err := e.db.BeginRetirement(t.Context(), e.server.ID, true, "no spare is made any more", "ann")
+		return err
+	}
+	e.at(time.Minute, func() {
+		if err := retire(); err == nil || e.repairNow(t, r.ID).ClosedAt != 0 {
+			t.Errorf("with a job on it: %v", err)
+		}
+	})
+	e.at(2*time.Minute, func() { e.endJob(t, j) })
+	e.at(time.Hour, func() {
+		if got := e.repairNow(t, r.ID); got.State != schema.RepairWaiting {
+			t.Errorf("the repair is %s", got.State)
+		}
+		must(t, retire())
+		e.SignalWorkflow(workflows.SignalRetire, workflows.RetireInput{Server: e.server.ID})
+		e.beat(t.Context(), agentproto.Evidence{Device: "GPU-4", Kind: "xid", Code: "79", Severity: schema.SeverityCritical, Text: "another is gone", At: e.db.Now(), ID: "boot-1/kmsg/9"})
+		faults, err := e.db.Faults(t.Context(), e.server.ID)
+		must(t, err)
+		for _, f := range faults {
+			must(t, health.Judge(t.Context(), e.db, f.ID))
+		}
+	})
+	late := e.say(2*time.Hour, workflows.UpdateDone, workflows.Done{NewSerial: "GPU-9", By: "tom"})
+	e.repair(t, r)
+	var next *workflow.ContinueAsNewError
+	if err := e.GetWorkflowError(); !errors.As(err, &next) || next.WorkflowType.Name != "RetireServer" {
+		t.Fatalf("the repair ended with %v, want it to go on as RetireServer", err)
+	}
+	if late.done {
+		t.Error("a word of the technician was taken after the repair was given up")
+	}
+	if got := e.repairNow(t, r.ID); got.State != schema.RepairCancelled || got.ClosedAt == 0 || got.Owner != "" {
+		t.Errorf("the repair is %+v", got)
+	}
+	if _, open, err := e.db.OpenRepair(t.Context(), e.server.ID); err != nil || open {
+		t.Errorf("a repair was opened on a server that goes: %v", err)
+	}
+	if err := retire(); !schema.Is(err, schema.CodeConflict) {
+		t.Errorf("a second time: %v", err)
+	}
+	going, err := e.db.Retiring(t.Context(), e.server.ID)
+	if v := e.now(t); err != nil || going.Attempt == 0 || v.Phase != schema.PhaseRetiring {
+		t.Errorf("it is %s, %+v, %v", v.Phase, going, err)
+	}
+}
+
+// TestAFaultBeforeAServerGoesIsRepairedFirst: the process of a retirement that waits for jobs makes way, and a server that comes
+// back proven goes then.
+func TestAFaultBeforeAServerGoesIsRepairedFirst(t *testing.T) {
+	t.Parallel()
+	e := newEnv(t)
+	e.inPool(t)
+	e.runJob(t)
+	_, err := e.db.BeginRetirement(t.Context(), e.server.ID, true, "too old", "ann")
+	must(t, err)
+	e.at(time.Hour, func() {
+		e.fail(t)
+		e.SignalWorkflow(workflows.SignalRepairOpened, nil)
+	})
+	e.ExecuteWorkflow(workflows.RetireServer, workflows.RetireInput{Server: e.server.ID})
+	var next *workflow.ContinueAsNewError
+	if err := e.GetWorkflowError(); !errors.As(err, &next) || next.WorkflowType.Name != "RepairServer" {
+		t.Fatalf("the retirement went on as %v, want RepairServer", err)
+	}
 }

@@ -16,7 +16,11 @@ import (
 
 // wakes counts what may have changed the record. Waits look at the record when it rises, so a signal that came early,
 // late or twice does no harm.
-type wakes struct{ n int }
+type wakes struct {
+	n int
+	// retire: the record says that the server is to go.
+	retire bool
+}
 
 // serverWakes listens to the signals of server/<id> for as long as the workflow runs.
 func serverWakes(ctx workflow.Context) *wakes {
@@ -26,6 +30,7 @@ func serverWakes(ctx workflow.Context) *wakes {
 		workflow.Go(ctx, func(ctx workflow.Context) {
 			for c.Receive(ctx, nil) {
 				w.n++
+				w.retire = w.retire || name == SignalRetire
 			}
 		})
 	}

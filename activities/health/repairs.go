@@ -156,6 +156,12 @@ func (a *Activities) NextProcess(ctx context.Context, server string) (Next, erro
 	return n, temporalerr.Wrap(err)
 }
 
+// RepairState is the repair's state in the record.
+func (a *Activities) RepairState(ctx context.Context, repair string) (schema.RepairState, error) {
+	r, err := a.Store.Repair(ctx, repair)
+	return r.State, temporalerr.Wrap(err)
+}
+
 // DrainState is how far a drain has come.
 type DrainState struct {
 	State schema.RepairState `json:"state"` // past draining, where no job is left

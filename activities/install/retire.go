@@ -11,12 +11,15 @@ import (
 
 // Going is how far a server's way out has come.
 type Going struct {
-	Over bool `json:"over"` // taken back, or ended
+	Over bool `json:"over"` // taken back, ended, or a repair of the server comes first
 	Plan Plan `json:"plan"` // of its attempt; attempt 0: its jobs have not ended
 }
 
 // BeginRetiring moves a server whose jobs have ended to retiring, and gives the plan; before that the plan's attempt is 0.
 func (a *Activities) BeginRetiring(ctx context.Context, server string) (Going, error) {
+	if _, open, err := a.Store.OpenRepair(ctx, server); err != nil || open {
+		return Going{Over: open}, temporalerr.Wrap(err)
+	}
 	r, err := a.Store.Retiring(ctx, server)
 	if err != nil || r.ClosedAt != 0 || r.Attempt == 0 {
 		return Going{Over: r.ClosedAt != 0}, temporalerr.Wrap(err)

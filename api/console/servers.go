@@ -143,7 +143,8 @@ func (d serverDetail) toCome() []schema.Step {
 // mayRetire reports whether the way out is offered.
 func (d serverDetail) mayRetire() bool {
 	leaving := d.Out.Retirement != nil && d.Out.Retirement.ClosedAt == 0
-	return !d.Protected && !leaving && slices.Contains([]schema.Phase{schema.PhaseAvailable, schema.PhaseDraining, schema.PhaseEnrolled}, d.Phase)
+	waits := slices.ContainsFunc(d.Repairs, func(r schema.Repair) bool { return r.State == schema.RepairWaiting })
+	return !d.Protected && (d.Phase == schema.PhaseRepairing && waits || !leaving && slices.Contains([]schema.Phase{schema.PhaseAvailable, schema.PhaseDraining, schema.PhaseEnrolled}, d.Phase))
 }
 
 // stepsOf is what the steps are those of.

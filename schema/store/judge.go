@@ -35,6 +35,10 @@ func (s *Store) Judge(ctx context.Context, fault string, v Verdict) (schema.Faul
 		if err != nil {
 			return err
 		}
+		leaves, err := tx.leaving(srv)
+		if err != nil {
+			return err
+		}
 		f.Rule, f.Cure, f.Breaker = v.Rule, v.Cure, ""
 		switch {
 		case f.Epoch < srv.Epoch:
@@ -43,7 +47,7 @@ func (s *Store) Judge(ctx context.Context, fault string, v Verdict) (schema.Faul
 			f.Verdict = schema.HeldSilenced
 		case v.Action == schema.ActionObserve || f.ClearedAt != 0:
 			f.Verdict = string(schema.ActionObserve) // also what is over before it was judged
-		case srv.Phase == schema.PhaseOnboarding || srv.Phase == schema.PhaseEnrolled || srv.Phase == schema.PhaseRetiring || srv.Phase == schema.PhaseRetired:
+		case srv.Phase == schema.PhaseOnboarding || srv.Phase == schema.PhaseEnrolled || srv.Phase == schema.PhaseRetiring || srv.Phase == schema.PhaseRetired || leaves:
 			f.Verdict = string(schema.ActionObserve) // not in the pool: onboarding's own gate judges the hardware
 		default:
 			if f.Breaker, err = tx.limited(srv, f, v); err != nil {

@@ -10,8 +10,9 @@ import (
 	"gpupool/schema"
 )
 
-// BeginRetirement asks for a server to be taken out for good: one of the pool drains first, an enrolled one goes at once. It
-// refuses one that is protected, onboarding or in repair.
+// BeginRetirement asks for a server to be taken out for good: one of the pool drains first, an enrolled one goes at once, and so
+// does one whose repair waits for a technician: that repair is given up. It refuses one that is protected, onboarding, or in
+// another state of repair.
 func (s *Store) BeginRetirement(ctx context.Context, server string, overwrite bool, reason, by string) (schema.Server, error) {
 	if strings.TrimSpace(reason) == "" {
 		return schema.Server{}, schema.Invalid("reason", reason, "why, in words: the next person reads it")
@@ -25,15 +26,25 @@ func (s *Store) BeginRetirement(ctx context.Context, server string, overwrite bo
 		if v.Protected {
 			return schema.Unsafe("server "+v.Name+" is protected", "lift the flag with unprotect, if it may really be wiped")
 		}
-		if v.Phase != schema.PhaseAvailable && v.Phase != schema.PhaseDraining && v.Phase != schema.PhaseEnrolled {
-			return schema.Conflict(fmt.Sprintf("server %s is %s", v.Name, v.Phase), "a server that is available, draining or enrolled is retired; an onboarding is aborted first, a repair ended")
+		givenUp := false
+		switch v.Phase {
+		case schema.PhaseAvailable, schema.PhaseDraining, schema.PhaseEnrolled:
+			err = tx.noRepair(v)
+		case schema.PhaseRepairing:
+			givenUp, err = tx.giveUpRepair(v, by, "the server is retired: "+reason)
+		default:
+			err = schema.Conflict(fmt.Sprintf("server %s is %s", v.Name, v.Phase), "a server that is available, draining, enrolled or in repair is retired; an onboarding is aborted first")
 		}
-		if err := tx.noRepair(v); err != nil {
+		if err != nil {
 			return err
 		}
 		old, err := tx.retirement(v.ID)
 		if err != nil {
 			return err
+		}
+		if old.At != 0 && old.ClosedAt == 0 && givenUp { // it was to go when its fault came
+			tx.Emit(schema.Event{Kind: schema.EventServerRetire, Subject: v.ID, Server: v.ID, By: by}, map[string]any{"state": "asked", "reason": reason})
+			return nil
 		}
 		if old.At != 0 && old.ClosedAt == 0 {
 			return schema.Conflict(fmt.Sprintf("server %s is to be retired already, by %s: %s", v.Name, old.By, old.Reason), "see the server")
@@ -58,6 +69,33 @@ func (s *Store) BeginRetirement(ctx context.Context, server string, overwrite bo
 		return nil
 	})
 	return v, err
+}
+
+// giveUpRepair ends the repair of a server that is to go instead, and reports whether there was one. Only one that waits for a
+// technician is given up: in any other state something is being done to the server.
+func (tx *Tx) giveUpRepair(v schema.Server, by, why string) (bool, error) {
+	var r schema.Repair
+	if err := tx.lock(&r, "server = ? AND closed_at = 0", v.ID); err != nil {
+		if isNoRows(err) {
+			return false, nil
+		}
+		return false, err
+	}
+	if r.State != schema.RepairWaiting {
+		return false, schema.Conflict(fmt.Sprintf("repair %s of server %s is %s", r.ID, v.Name, r.State), "a server in repair is retired once its repair waits for a technician")
+	}
+	r.ClosedAt, r.WaitingWhy = tx.now, ""
+	return true, tx.setRepair(&r, schema.RepairCancelled, by, why)
+}
+
+// leaving reports whether a server in repair has none open, because it is retired instead.
+func (tx *Tx) leaving(v schema.Server) (bool, error) {
+	if v.Phase != schema.PhaseRepairing {
+		return false, nil
+	}
+	var n int64
+	err := tx.db.Raw("SELECT count(*) FROM retirements WHERE server = ? AND closed_at = 0 AND NOT EXISTS (SELECT 1 FROM repairs WHERE repairs.server = retirements.server AND repairs.closed_at = 0)", v.ID).Scan(&n).Error
+	return n > 0, err
 }
 
 func (tx *Tx) noRepair(v schema.Server) error {
@@ -119,6 +157,11 @@ func (s *Store) Retiring(ctx context.Context, server string) (schema.Retirement,
 		}
 		if err := tx.noRepair(v); err != nil {
 			return err
+		}
+		if v.Phase == schema.PhaseAvailable { // a repair brought it back before it could go
+			if err := tx.setPhase(&v, schema.PhaseDraining, r.By, r.Reason); err != nil {
+				return err
+			}
 		}
 		v.Attempt++
 		v.Epoch++

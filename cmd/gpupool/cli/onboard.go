@@ -306,7 +306,8 @@ func (a *app) serverRetire() *cobra.Command {
 		Use: "retire NAME --reason TEXT", Short: "Take a server out for good; every disk of it is made to forget", Args: exactly("NAME"),
 		Long: `Take a server out for good. Its jobs end first, and until then gpupool server undrain takes it back. Then its BMC is proven to be
 its own, its cluster lets it go, every disk of it is sanitised by the strongest command that the disk has and read back, and its
-power is cut. Its row stays, with a certificate for each drive: gpupool server certificates.
+power is cut. Its row stays, with a certificate for each drive: gpupool server certificates. The repair of a server that waits for a
+technician is given up.
 
 A drive that may still hold data stops it: retry it, or skip the step with what became of the drive. The certificates say so.`,
 		Example: `  gpupool server retire r12s03 --reason "lease is over"
