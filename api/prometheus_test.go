@@ -154,6 +154,7 @@ func TestAPrometheusDrawsTheDashboardsAndKnowsTheAlerts(t *testing.T) {
 	}
 	check(nil, p.Store.AddUtilization(ctx, v.ID, samples, 0.05))
 
+	check(nil, p.Store.SetCursor(ctx, "deliver", 1)) // who brings events to the workflows has come so far
 	at := prometheus(t, p.URL, p.Token)
 	type vector struct {
 		Result []struct{ Metric map[string]string }

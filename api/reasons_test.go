@@ -152,7 +152,7 @@ var reasons = map[schema.ReasonCode]reached{
 		}
 		q.full(`"spec":"h100x5"`)
 		q.full(`"spec":"h100x5"`)
-		return q.job(`"spec":"h100x6"`), []string{"free_total=6", "largest_block=3", "needed_block=6", `level="server"`, "after_preempt_largest=0"}
+		return q.job(`"spec":"h100x6"`), []string{"free_total=6", "largest_block=3", "needed_block=6", `level="server"`, "after_preempt_largest=3"}
 	}, clear: func(q *queue, _ string) { q.finish(q.running()) }},
 	schema.ReasonCapacity: {servers: 1, class: "wait", says: "8", bring: func(q *queue) (string, []string) {
 		q.full(`"spec":"h100x1"`)

@@ -363,7 +363,7 @@ func TestAnInstallersReportIsHeardFromItsOwnMachineOnly(t *testing.T) {
 		"an unknown state": {self, report, `{"state":"half"}`, 400},
 		"no JSON":          {self, report, `state=installed`, 400},
 		"another path":     {self, strings.TrimSuffix(report, "report") + "enrol", `{}`, 405},
-		"a long body":      {self, report, `{"state":"running","text":"` + strings.Repeat("x", 20<<10) + `"}`, 400},
+		"a long body":      {self, report, `{"state":"running","text":"` + strings.Repeat("x", 300<<10) + `"}`, 400},
 	} {
 		if got := post(c.from, c.url, c.body); got != c.status {
 			t.Errorf("%s: HTTP %d, want %d", name, got, c.status)

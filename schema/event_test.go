@@ -49,7 +49,7 @@ func TestAWebhookWantsKindsAndWholeSubjects(t *testing.T) {
 			t.Errorf("%s: %t, want %t", kind, !want, want)
 		}
 	}
-	if got := (Webhook{Events: []string{"repair.*"}}).Kinds(); !slices.Equal(got, []EventKind{EventRepairOpened, EventRepairState, EventRepairNews, EventRepairDone}) {
+	if got := (Webhook{Events: []string{"repair.*"}}).Kinds(); !slices.Equal(got, []EventKind{EventRepairOpened, EventRepairState, EventRepairNews, EventRepairDone, EventRepairPhoto}) {
 		t.Errorf("repair.* is %v", got)
 	}
 }

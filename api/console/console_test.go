@@ -226,14 +226,14 @@ func TestOnlyTheLivePartIsReadAnewAndTheWholePageWhenItsFormsChange(t *testing.T
 	p := start(t)
 	id := enrolled(t, p)
 	v := visit(t, p).signIn(schema.RoleOperator, "", "")
-	resp, body := v.do("GET", "/ui/servers/"+id+"?shape=enrolled", nil, "HX-Request", "true")
+	resp, body := v.do("GET", "/ui/servers/"+id+"?shape=enrolled-retirable", nil, "HX-Request", "true")
 	if resp.StatusCode != 200 || !strings.HasPrefix(body, `<section id="live"`) || strings.Contains(body, "<html") || resp.Header.Get("HX-Refresh") != "" {
 		t.Fatalf("%d: %s", resp.StatusCode, body)
 	}
 	if err := p.Store.Protect(t.Context(), id, true, "test"); err != nil {
 		t.Fatal(err)
 	}
-	if resp, body = v.do("GET", "/ui/servers/"+id+"?shape=enrolled", nil, "HX-Request", "true"); resp.Header.Get("HX-Refresh") != "true" || body != "" {
+	if resp, body = v.do("GET", "/ui/servers/"+id+"?shape=enrolled-retirable", nil, "HX-Request", "true"); resp.Header.Get("HX-Refresh") != "true" || body != "" {
 		t.Fatalf("%v: %s", resp.Header, body)
 	}
 	v.do("POST", "/logout", url.Values{})

@@ -18,6 +18,8 @@ var examples = map[string]string{
 	"server drain":        "gpupool server drain r12s03 --reason \"new rails on Monday\"",
 	"server undrain":      "gpupool server undrain r12s03",
 	"server protect":      "gpupool server protect r12s03",
+	"server continue":     "gpupool server continue r12s03",
+	"server certificates": "gpupool server certificates r12s03",
 	"server unprotect":    "gpupool server unprotect r12s03",
 	"install list":        "gpupool install list",
 	"install profiles":    "gpupool install profiles debian-preseed",
