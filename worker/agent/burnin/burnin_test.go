@@ -16,6 +16,7 @@ import (
 	"go.uber.org/goleak"
 
 	"gpupool/schema/agentproto"
+	"gpupool/worker/agent/standin"
 )
 
 func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
@@ -35,9 +36,10 @@ func fake(t *testing.T, out string, code int) *Box {
 	t.Helper()
 	dir := t.TempDir()
 	text, script := filepath.Join(dir, "out"), filepath.Join(dir, "program")
-	if err := errors.Join(os.WriteFile(text, []byte(out), 0o600), os.WriteFile(script, fmt.Appendf(nil, "#!/bin/sh\ncat %s\nexit %d\n", text, code), 0o700)); err != nil {
+	if err := os.WriteFile(text, []byte(out), 0o600); err != nil {
 		t.Fatal(err)
 	}
+	standin.Program(t, script, fmt.Sprintf("cat %s\nexit %d\n", text, code))
 	return &Box{Path: func(string) (string, error) { return script, nil }, Grace: 200 * time.Millisecond}
 }
 
@@ -176,7 +178,7 @@ func TestAProgramThatHangsIsKilledWithItsChildren(t *testing.T) {
 	t.Parallel()
 	dir := t.TempDir()
 	script, pids := filepath.Join(dir, "program"), filepath.Join(dir, "pids")
-	must(t, os.WriteFile(script, fmt.Appendf(nil, "#!/bin/sh\ntrap '' TERM\n(trap '' TERM; echo $$ >>%[1]s; while :; do sleep 60; done) &\necho $! >>%[1]s\necho $$ >>%[1]s\nwhile :; do sleep 60; done\n", pids), 0o700))
+	standin.Program(t, script, fmt.Sprintf("trap '' TERM\n(trap '' TERM; echo $$ >>%[1]s; while :; do sleep 60; done) &\necho $! >>%[1]s\necho $$ >>%[1]s\nwhile :; do sleep 60; done\n", pids))
 	r := run(t.Context(), 500*time.Millisecond, 200*time.Millisecond, script)
 	if !r.late || r.code != -1 {
 		t.Fatalf("it ended with %d, late %v", r.code, r.late)

@@ -3,7 +3,6 @@ package ascend
 import (
 	"errors"
 	"fmt"
-	"os"
 	"path/filepath"
 	"slices"
 	"strings"
@@ -11,6 +10,7 @@ import (
 	"time"
 
 	"gpupool/worker/agent/accelerator"
+	"gpupool/worker/agent/standin"
 )
 
 // info is what npu-smi info prints of n devices.
@@ -51,10 +51,7 @@ const ecc = `        NPU ID                                   : 0
 func tool(t testing.TB, r *Reader, summary, counters string) {
 	t.Helper()
 	r.tool = filepath.Join(t.TempDir(), "npu-smi")
-	script := "#!/bin/sh\ncase \"$*\" in\ninfo) cat <<'END'\n" + summary + "\nEND\n;;\n'info -t board -i '*) echo \"        Serial Number                  : 2106030217RC$5\";;\n'info -t ecc -i '*) cat <<'END'\n" + counters + "\nEND\n;;\n*) exit 2;;\nesac\n"
-	if err := os.WriteFile(r.tool, []byte(script), 0o700); err != nil {
-		t.Fatal(err)
-	}
+	standin.Program(t, r.tool, "case \"$*\" in\ninfo) cat <<'END'\n"+summary+"\nEND\n;;\n'info -t board -i '*) echo \"        Serial Number                  : 2106030217RC$5\";;\n'info -t ecc -i '*) cat <<'END'\n"+counters+"\nEND\n;;\n*) exit 2;;\nesac\n")
 }
 
 func TestEightDevices(t *testing.T) {

@@ -15,16 +15,14 @@ import (
 	"gpupool/schema/agentproto"
 	"gpupool/worker/agent/accelerator"
 	"gpupool/worker/agent/accelerator/sysfs/sysfstest"
+	"gpupool/worker/agent/standin"
 )
 
 // smi makes an hl-smi that prints a table, for those who ask as the reader does.
 func smi(t testing.TB, r *Reader, table string) {
 	t.Helper()
 	r.tool = filepath.Join(t.TempDir(), "hl-smi")
-	script := "#!/bin/sh\n[ \"$1 $3 $4\" = '-Q -f csv,noheader,nounits' ] || exit 2\ncat <<'END'\n" + table + "\nEND\n"
-	if err := os.WriteFile(r.tool, []byte(script), 0o700); err != nil {
-		t.Fatal(err)
-	}
+	standin.Program(t, r.tool, "[ \"$1 $3 $4\" = '-Q -f csv,noheader,nounits' ] || exit 2\ncat <<'END'\n"+table+"\nEND\n")
 }
 
 func want(t *testing.T, d agentproto.Device, samples map[string]float64) {
@@ -155,9 +153,7 @@ func TestAToolThatIsMissingOrBrokenMakesNothingUp(t *testing.T) {
 	if list, err := r.Read(t.Context()); err != nil || list[0].Samples[accelerator.ECCCorrected] != 12 {
 		t.Fatalf("%+v, %v", list, err)
 	}
-	if err := os.WriteFile(r.tool, []byte("#!/bin/sh\nexit 1\n"), 0o700); err != nil {
-		t.Fatal(err)
-	}
+	standin.Program(t, r.tool, "exit 1\n")
 	at = at.Add(2 * smiEvery)
 	list, err := r.Read(t.Context())
 	if err != nil || list[0].Serial != "AM00000001" || list[0].MemoryBytes != 98304<<20 {
