@@ -80,8 +80,8 @@ bench: binary ## measure; ONLY=group for one of system, engine, pxe, bmc, commit
 browser: ## walk through the console in a real browser (chromium); pictures in build/browser
 	go test -count 1 -tags browser -run Browser -v ./api/console
 
-chaos: ## the tests that kill processes, over and over; N=times. And a real Kubernetes under load for SECONDS=n (600)
-	GPUPOOL_CHAOS_SECONDS=$(or $(SECONDS),600) go test -p 1 -count 1 -timeout 60m -run Chaos -v ./activities/cluster/kube
+chaos: ## the tests that kill processes, over and over; N=times. And a real Slurm and a real Kubernetes under load, SECONDS=n (600) each
+	GPUPOOL_CHAOS_SECONDS=$(or $(SECONDS),600) go test -p 1 -count 1 -timeout 60m -run Chaos -v ./activities/cluster/slurm ./activities/cluster/kube
 	go test -p $(P) -count $(or $(N),5) -timeout 60m -run 'Kill|SIGKILL|Crash' ./...
 
 soak: ## fuzz targets and property tests for SECONDS=n (300) all together

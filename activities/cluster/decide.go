@@ -56,6 +56,10 @@ func decide(w store.ClusterWork, seen []Seen, resolve func(node string, d []Devi
 		a.reports = ends(w, schema.TaskCancelled, "the cluster no longer knows it; it had not begun", true)
 	case cur == nil:
 		a.unbind = true
+	case forgot(cur, ran) && stop:
+		a.gone = true
+	case forgot(cur, ran):
+		a.lost = true
 	case w.Native == "" && stop:
 		a.kill = &cur.Ref
 	case w.Native == "" && cur.Partial:
@@ -82,6 +86,10 @@ func decide(w store.ClusterWork, seen []Seen, resolve func(node string, d []Devi
 	}
 	return a
 }
+
+// forgot reports whether a run that has begun is held in the cluster: one that gives ids out again has come back as it was before,
+// and does not know what became of the run. Held elsewhere, it is merely to be started again.
+func forgot(s *Seen, ran bool) bool { return ran && s.Held && s.Submitted != 0 }
 
 // stopOf says whether a run is asked to end: all parts of it are, or one was because another had failed.
 func stopOf(w store.ClusterWork) (at schema.Instant, grace time.Duration, stop, ran bool) {

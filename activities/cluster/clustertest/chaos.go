@@ -16,8 +16,11 @@ import (
 	"gpupool/schema/store"
 )
 
-// ChaosEnv is for how many seconds Chaos goes on.
-const ChaosEnv = "GPUPOOL_CHAOS_SECONDS"
+// ChaosEnv is for how many seconds Chaos goes on; SeedEnv which faults it makes, and is different each time where it is not set.
+const (
+	ChaosEnv = "GPUPOOL_CHAOS_SECONDS"
+	SeedEnv  = "GPUPOOL_CHAOS_SEED"
+)
 
 // Fault is something that is broken and mended again.
 type Fault struct {
@@ -40,21 +43,25 @@ func (p *Pool) Chaos(faults []Fault, person func(), left func(context.Context) (
 	end := time.Now().Add(time.Duration(seconds) * time.Second)
 	book := filepath.Join(t.TempDir(), "runs")
 	seed := uint64(time.Now().UnixNano())
-	r := rand.New(rand.NewPCG(seed, 0))
+	if text := os.Getenv(SeedEnv); text != "" {
+		seed, err = strconv.ParseUint(text, 10, 64)
+		p.must(err)
+	}
+	r, load := rand.New(rand.NewPCG(seed, 0)), rand.New(rand.NewPCG(seed, 1)) // how many jobs there are is not the seed's to say
 	t.Logf("%d seconds of it, with seed %d", seconds, seed)
 	var jobs []schema.Job
 	want := map[string]schema.JobState{}
 	submit := func() {
 		// Each run of each part writes one line, in one write.
 		command, state, nodes := `echo "$GPUPOOL_JOB/$GPUPOOL_ATTEMPT/$GPUPOOL_RANK" >> "$BOOK"; `, schema.JobCompleted, 1
-		switch r.IntN(6) {
+		switch load.IntN(6) {
 		case 0:
 			command, state = command+"exit 3", schema.JobFailed
 		case 1:
 			nodes = min(2, len(p.Servers))
 			fallthrough
 		case 2, 3:
-			command += fmt.Sprintf("sleep %d", 1+r.IntN(4))
+			command += fmt.Sprintf("sleep %d", 1+load.IntN(4))
 		default:
 			command += "true"
 		}
@@ -94,6 +101,7 @@ func (p *Pool) Chaos(faults []Fault, person func(), left func(context.Context) (
 		if time.Now().After(deadline) {
 			for _, j := range live() {
 				t.Errorf("job %s is %s in attempt %d three minutes after the last fault: %s %s", j.ID, j.State, j.Attempt, j.Cause, j.Reason)
+				p.story(j.ID)
 			}
 			t.FailNow()
 		}
@@ -110,6 +118,8 @@ func (p *Pool) Chaos(faults []Fault, person func(), left func(context.Context) (
 	for run, n := range ran {
 		if n != 1 {
 			t.Errorf("%s ran %d times", run, n)
+			id, _, _ := strings.Cut(run, "/")
+			p.story(id)
 		}
 	}
 	attempts := 0
@@ -118,6 +128,7 @@ func (p *Pool) Chaos(faults []Fault, person func(), left func(context.Context) (
 		attempts += j.Attempt
 		if j.State != want[j.ID] {
 			t.Errorf("job %s is %s after attempt %d, want %s: %s", j.ID, j.State, j.Attempt, want[j.ID], j.Cause)
+			p.story(j.ID)
 		}
 		for rank := range j.Nodes {
 			if ran[fmt.Sprintf("%s/%d/%d", j.ID, j.Attempt, rank)] != 1 {
@@ -133,6 +144,21 @@ func (p *Pool) Chaos(faults []Fault, person func(), left func(context.Context) (
 	t.Logf("%d jobs in %d attempts, %d runs of parts; broken: %v", len(jobs), attempts, len(ran), broken)
 	if len(jobs) < seconds/10 {
 		t.Errorf("%d jobs in %d seconds are no load", len(jobs), seconds)
+	}
+}
+
+// story logs what the record says of a job.
+func (p *Pool) story(id string) {
+	p.T.Helper()
+	events, _, err := p.DB.Events(context.Background(), 0, 1000, store.EventFilter{Job: id})
+	p.must(err)
+	for _, e := range events {
+		p.T.Logf("%s %s %s %s", e.At.Time().Format(time.TimeOnly), e.Kind, e.By, e.Data)
+	}
+	runs, err := p.DB.ClusterRuns(context.Background(), id)
+	p.must(err)
+	for _, r := range runs {
+		p.T.Logf("attempt %d was %s, submitted at %s, ended as %s", r.Attempt, r.Native, r.SubmittedAt.Time().Format(time.TimeOnly), r.NativeState)
 	}
 }
 

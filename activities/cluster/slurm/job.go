@@ -69,6 +69,9 @@ func (j job) seen(k cluster.Key, devices map[string][]int) cluster.Seen {
 		p.Exit = new(int)
 	case strings.HasPrefix(j.State, "CANCELLED"):
 		p.State, p.NoneLeft = schema.TaskCancelled, true
+		if len(j.Nodes) == 0 {
+			s.Began = 0 // Slurm gives one that was cancelled before it began its end for its beginning
+		}
 	default:
 		p.State = schema.TaskFailed
 		p.NoneLeft = j.State != "NODE_FAIL" // slurmd there has not said that it ended

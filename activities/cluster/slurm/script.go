@@ -65,7 +65,8 @@ func (s *Slurm) script(r cluster.Run) string {
 	part.WriteString("*) echo \"gpupool: $SLURMD_NODENAME is no node of this job\" >&2; exit 125;;\nesac\n")
 	part.WriteString(exports(r.Env))
 	if s.cfg.LogDir != "" {
-		part.WriteString("exec >>" + strings.TrimSuffix(quote(s.logFile(r.Key, "")), ".log'") + "'\"$GPUPOOL_RANK\"'.log' 2>&1 </dev/null\n")
+		log := quote(strings.TrimSuffix(s.logFile(r.Key, ""), ".log"))
+		part.WriteString("part=" + log + "\"$GPUPOOL_RANK\"\n" + once + "exec >>\"$part.log\" 2>&1 </dev/null\n")
 	}
 	part.WriteString("cd " + quote(cmp.Or(r.WorkDir, "/tmp")) + " || exit 125\nexec")
 	for _, a := range r.Command {
@@ -79,6 +80,17 @@ func (s *Slurm) script(r cluster.Run) string {
 	return head + fmt.Sprintf("export SLURM_EXPORT_ENV=ALL\nsaid=$(srun --nodes=%d --ntasks=%d --ntasks-per-node=1 --kill-on-bad-exit=1 --input=none --output=/dev/null --error=/dev/null%s bash -c %s 2>&1)\n%s",
 		len(r.Parts), len(r.Parts), s.container(r), quote(part.String()), firstCode)
 }
+
+// once makes the output of a part, which is there only if the part was begun before: a slurmctld that is killed comes back with
+// what it had written last, and begins again what has run since.
+const once = `if ! (set -C; : >"$part.log") 2>/dev/null; then
+	[ -e "$part.log" ] && : >"$part.again"
+	exit 125
+fi
+`
+
+// turnedAway is the exit code of a part that was not begun; see interrupted.
+const turnedAway = 125
 
 // firstCode ends the batch script with the code of the task that failed first. srun's own is the highest of all, and
 // the tasks that it then ends for the first one's sake have 143 or 137. What it says of each task, in the order of

@@ -132,7 +132,7 @@ func (s *Slurm) Observe(ctx context.Context, known []cluster.Ref) (cluster.View,
 			})
 		}
 	}
-	forgotten := false
+	forgotten, drained := false, false
 	for _, ref := range known {
 		if live[ref] {
 			continue
@@ -153,7 +153,12 @@ func (s *Slurm) Observe(ctx context.Context, known []cluster.Ref) (cluster.View,
 				forgotten = true
 				return nil
 			}
-			v.Runs = append(v.Runs, j.seen(k, nil))
+			seen := j.seen(k, nil)
+			if why := s.interrupted(k, *j); why != "" {
+				drained = true
+				seen.Interrupted, seen.Why = schema.AttemptLost, why
+			}
+			v.Runs = append(v.Runs, seen)
 			return nil
 		})
 	}
@@ -165,8 +170,49 @@ func (s *Slurm) Observe(ctx context.Context, known []cluster.Ref) (cluster.View,
 			return v, err
 		}
 	}
+	if drained { // as Slurm does with a node that can't begin a job: it is to be known before the job is placed anew
+		_ = s.changed(nil)
+		if v.Nodes, err = s.lookAtNodes(ctx); err != nil {
+			return v, err
+		}
+	}
 	s.forget(live)
 	return v, nil
+}
+
+// interrupted says how Slurm ended a job that is not to blame for it; empty = it didn't.
+//
+// One that its node can't begin (its prolog fails, or slurmd knows the id already) is asked to be requeued by slurmd, which the
+// pool forbids, and cancelled then. So it has nodes and neither exit code nor signal. A job that somebody cancels has those,
+// unless it ends well in the time that it is given: it has written to its output since it began.
+//
+// One that Slurm had begun before and forgot about is turned away by the script; see script.
+func (s *Slurm) interrupted(k cluster.Key, j job) string {
+	switch {
+	case strings.HasPrefix(j.State, "CANCELLED") && len(j.Nodes) > 0 && j.Exit == 0 && j.Signal == 0:
+		if !s.written(s.logFile(k, "*"), time.Unix(j.Began, 0)) {
+			return "its node could not begin it"
+		}
+	case j.Exit == turnedAway:
+		if s.written(againFile(s.logFile(k, "*")), time.Time{}) {
+			return "Slurm began it a second time"
+		}
+	}
+	return ""
+}
+
+// written reports whether a file of that pattern was written since.
+func (s *Slurm) written(pattern string, since time.Time) bool {
+	if s.cfg.LogDir == "" {
+		return false
+	}
+	files, _ := filepath.Glob(pattern)
+	for _, f := range files {
+		if i, err := os.Stat(f); err == nil && !i.ModTime().Before(since) {
+			return true
+		}
+	}
+	return false
 }
 
 // key reads the mark; a job without it is not the pool's.
@@ -344,6 +390,9 @@ func (s *Slurm) Output(_ context.Context, _ cluster.Ref, k cluster.Key, rank int
 func (s *Slurm) logFile(k cluster.Key, rank string) string {
 	return filepath.Join(s.cfg.LogDir, fmt.Sprintf("%s.%d.%s.log", k.Job, k.Attempt, rank))
 }
+
+// againFile is there where a part was begun a second time, beside its output.
+func againFile(log string) string { return strings.TrimSuffix(log, ".log") + ".again" }
 
 // reasonMark begins the reason of drains that are ours.
 const reasonMark = "gpupool: "

@@ -300,6 +300,39 @@ func TestSlurmMayBeAway(t *testing.T) {
 	})
 }
 
+// A node's prolog fails: Slurm drains the node and cancels the job. The node is kept out of the pool with Slurm's reason, until
+// the drain is lifted in Slurm; the job is not to blame and runs elsewhere.
+func TestANodeThatCannotBeginAJob(t *testing.T) {
+	c := slurmtest.Start(t, []string{"h1", "h2"}, nil, 8)
+	p := clustertest.New(t, "pool", schema.ClusterSlurm, []string{"h1", "h2"}, 8)
+	p.Connect(open(config(c)), quick)
+	c.Prolog(`[ "$SLURMD_NODENAME" != h1 ]`)
+	j := p.Submit("x1", 1, `echo "$GPUPOOL_ATTEMPT on $SLURMD_NODENAME"`, func(n *store.NewJob) { n.RequeueLimit = new(int); *n.RequeueLimit = 1 })
+	p.Await("h1 is kept out with Slurm's reason", func() bool {
+		return strings.Contains(p.Cordon("h1", schema.CordonCluster), "Prolog error")
+	})
+	j = p.AwaitState(j.ID, schema.JobCompleted)
+	if out := p.Output(j.ID, 0); j.Attempt != 2 || out != "2 on h2\n" {
+		t.Errorf("after attempt %d it wrote %q, want attempt 2 on h2", j.Attempt, out)
+	}
+	if why := p.Cordon("h1", schema.CordonRelease); why != "" {
+		t.Errorf("nothing of the job was on h1, which is held back: %s", why)
+	}
+	p.Sums(j)
+	c.Prolog(`true`)
+	c.Must("scontrol", "update", "nodename=h1", "state=resume")
+	p.Await("h1 is back", func() bool { return p.Cordon("h1", schema.CordonCluster) == "" })
+
+	// Somebody cancels a job in Slurm, and it ends well in the time it has: it ran, and is not run again.
+	k := p.Submit("x1", 1, `trap 'exit 0' TERM; echo up; while :; do sleep 0.1; done`, nil)
+	p.Await("it runs", func() bool { return strings.Contains(p.Output(k.ID, 0), "up") })
+	c.Must("scancel", "--name=gpupool-"+k.ID)
+	if k = p.AwaitState(k.ID, schema.JobFailed); k.Attempt != 1 || !strings.Contains(k.Cause, "CANCELLED") {
+		t.Errorf("cancelled in Slurm, it is failed after attempt %d: %s", k.Attempt, k.Cause)
+	}
+	p.Sums(k)
+}
+
 // The answer to a submit is lost, over and over: each job runs once.
 func TestALostAnswerIsNotASecondRun(t *testing.T) {
 	c := slurmtest.Start(t, []string{"h1"}, nil, 8)

@@ -4,14 +4,17 @@
 package slurmtest
 
 import (
+	"bytes"
 	"context"
 	"crypto/rand"
+	"errors"
 	"fmt"
 	"net"
 	"os"
 	"os/exec"
 	"os/user"
 	"path/filepath"
+	"strconv"
 	"strings"
 	"syscall"
 	"testing"
@@ -58,11 +61,18 @@ func Start(t testing.TB, nodes, future []string, gpus int) *Cluster {
 	}
 	c := &Cluster{t: t, dir: dir, user: me.Username, User: me.Username, Conf: filepath.Join(dir, "etc", "slurm.conf"), KeyFile: filepath.Join(dir, "etc", "jwt.key"), LogDir: filepath.Join(dir, "out"), procs: map[string]*proc{}}
 	t.Cleanup(func() {
+		if t.Failed() {
+			for _, what := range [][]string{{"sinfo", "--Node", "--format=%N %T %E"}, {"squeue", "--steps"}, {"scontrol", "show", "job", "--oneliner"}} {
+				out, _ := c.Run(what[0], what[1:]...)
+				t.Logf("%v:\n%s", what, tail([]byte(out), 8000))
+			}
+		}
 		c.stop()
 		if t.Failed() {
-			for _, name := range []string{"slurmctld", "slurmrestd"} {
-				b, _ := os.ReadFile(filepath.Join(dir, "log", name+".out"))
-				t.Logf("%s:\n%s", name, tail(b, 4000))
+			logs, _ := filepath.Glob(filepath.Join(dir, "log", "slurm*.out"))
+			for _, path := range logs {
+				b, _ := os.ReadFile(path)
+				t.Logf("%s:\n%s", filepath.Base(path), tail(b, 8000))
 			}
 		}
 		_ = os.RemoveAll(dir)
@@ -206,6 +216,23 @@ func (c *Cluster) Forget() {
 	c.must(os.Mkdir(filepath.Join(c.dir, "state"), 0o700))
 }
 
+// Prolog has every node run a shell script before each job; one that fails keeps the job off.
+func (c *Cluster) Prolog(script string) {
+	c.t.Helper()
+	path := filepath.Join(c.dir, "etc", "prolog")
+	_, err := os.Stat(path)
+	c.must(os.WriteFile(path+".new", []byte("#!/bin/sh\n"+script+"\n"), 0o755))
+	c.must(os.Rename(path+".new", path)) // one that runs can't be written
+	if err == nil {
+		return // it is set up
+	}
+	f, err := os.OpenFile(c.Conf, os.O_APPEND|os.O_WRONLY, 0)
+	c.must(err)
+	_, err = fmt.Fprintf(f, "Prolog=%s\n", path)
+	c.must(errors.Join(err, f.Close()))
+	c.Must("scontrol", "reconfigure")
+}
+
 // Kill ends slurmctld, slurmrestd or slurmd-NODE as kill -9 does.
 func (c *Cluster) Kill(name string) {
 	c.t.Helper()
@@ -282,6 +309,21 @@ func (c *Cluster) stop() {
 	if p := c.procs["munged"]; p != nil {
 		_ = p.cmd.Process.Kill()
 		<-p.done
+	}
+	c.sweep()
+}
+
+// sweep ends what slurmd has left: a slurmstepd tries for an hour to tell a slurmctld that is gone how its job ended.
+func (c *Cluster) sweep() {
+	all, _ := filepath.Glob("/proc/[0-9]*/environ")
+	for _, path := range all {
+		b, err := os.ReadFile(path)
+		if err != nil || !bytes.Contains(append([]byte{0}, b...), []byte("\x00SLURM_CONF="+c.Conf+"\x00")) {
+			continue // it has ended, or is not ours
+		}
+		if pid, err := strconv.Atoi(filepath.Base(filepath.Dir(path))); err == nil {
+			_ = syscall.Kill(pid, syscall.SIGKILL)
+		}
 	}
 }
 
