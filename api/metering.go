@@ -146,8 +146,8 @@ func (s *Server) GetReport(c *gin.Context, p contract.GetReportParams) {
 		s.fail(c, err)
 		return
 	}
-	list, err := s.c.Store.FourCounts(c.Request.Context(), store.CountsQuery{Tenant: t, Project: pr, By: val(p.By), Periods: periods})
 	pool := me(c).Pool()
+	list, err := s.c.Store.FourCounts(c.Request.Context(), store.CountsQuery{Tenant: t, Project: pr, By: val(p.By), Periods: periods, Queues: pool})
 	s.done(c, http.StatusOK, contract.Report{From: w.Start, To: w.End, IdleBelowPercent: policy.IdleBelow, Items: each(list, func(n usage.Counts) contract.Counts { return toCounts(n, pool) })}, err)
 }
 
@@ -162,6 +162,9 @@ func toCounts(n usage.Counts, pool bool) contract.Counts {
 		IdleRate: known(n.IdleRate()), UnknownShare: known(n.UnknownShare()), JobSuccess: known(n.JobSuccess()), GpuSuccess: known(n.GPUSuccess())}
 	if pool {
 		out.AvailableGpuMs, out.AllocatedShare, out.Verdict = n.Capacity.Available(), known(n.AllocatedShare()), n.Verdict()
+		if n.Queue != nil {
+			out.WaitedMs, out.WaitedWhileIdleMs = &n.Queue.Waited, &n.Queue.WhileIdle
+		}
 	}
 	return out
 }

@@ -98,7 +98,18 @@ func TestEveryFaceOfUsageShowsTheSameTime(t *testing.T) {
 	if len(report.Items) != 1 || report.Items[0].AllocatedShare == nil || report.Items[0].Verdict == "" || report.Items[0].Wait.Attempts != 1 || report.Items[0].Waiting != 1 || report.Items[0].Overdue != 0 || report.Items[0].Jobs["cancelled"] != 1 || *report.Items[0].UnknownShare != 1 {
 		t.Fatalf("%+v", report)
 	}
-	if mine := read[contract.Report](t, p.member("GET", "/v1/report", ""), http.StatusOK); mine.Items[0].AvailableGpuMs != 0 || mine.Items[0].AllocatedShare != nil || mine.Items[0].Wait.Attempts != 1 {
+	if report.Items[0].WaitedMs != nil {
+		t.Fatalf("%+v: idle accelerators are for any tenant", report)
+	}
+	for by, key := range map[string]string{"model": "nvidia-h100-80gb", "": ""} {
+		r := read[contract.Report](t, p.op("GET", "/v1/report?by="+by, ""), http.StatusOK)
+		i := slices.IndexFunc(r.Items, func(n contract.Counts) bool { return n.Key == key })
+		if i < 0 || r.Items[i].WaitedMs == nil || r.Items[i].WaitedWhileIdleMs == nil || *r.Items[i].WaitedMs == 0 || *r.Items[i].WaitedWhileIdleMs == 0 || *r.Items[i].WaitedWhileIdleMs > *r.Items[i].WaitedMs ||
+			!strings.Contains(r.Items[i].Verdict, "of the time in which jobs waited") {
+			t.Fatalf("by %q: a job waits beside idle accelerators, and the report says %+v", by, r.Items)
+		}
+	}
+	if mine := read[contract.Report](t, p.member("GET", "/v1/report", ""), http.StatusOK); mine.Items[0].WaitedMs != nil || mine.Items[0].AvailableGpuMs != 0 || mine.Items[0].AllocatedShare != nil || mine.Items[0].Wait.Attempts != 1 {
 		t.Fatalf("a tenant learns the pool's size: %+v", mine)
 	}
 	b := read[contract.Budget](t, p.op("PUT", "/v1/budgets", `{"tenant":"acme","gpu_ms":36000000}`), http.StatusOK)

@@ -350,6 +350,12 @@ type Counts struct {
 	// WaitByReason By the reason that held an attempt up longest; STARTED_AT_ONCE is of those that the first cycle started
 	WaitByReason map[string]Waits `json:"wait_by_reason"`
 
+	// WaitedMs The time in which a job waited for accelerators, however many did; not one that is held, is not to start yet, comes after another job or can never run. Of all tenants together, by region or model or in one sum; absent else, and where it is not known
+	WaitedMs *int64 `json:"waited_ms,omitempty"`
+
+	// WaitedWhileIdleMs The part of waited_ms in which an accelerator was idle of a model and in a region that a waiting job asked for, however many were
+	WaitedWhileIdleMs *int64 `json:"waited_while_idle_ms,omitempty"`
+
 	// Waiting Of a period that is not over. Jobs that wait still
 	Waiting int64 `json:"waiting"`
 }

@@ -43,22 +43,31 @@ func (s *Store) told(ctx context.Context) (told, error) {
 	return t, err
 }
 
-// conserved is the capacity of w with the places where it does not balance, from the live record.
-func (s *Store) conserved(ctx context.Context, t told, w usage.Interval) (map[CapacityKey]usage.Balance, []usage.Finding, error) {
-	spans, err := s.CapacitySpans(ctx, w)
-	if err != nil {
-		return nil, nil, err
+// capacityRecord is the live record of an interval: the states of accelerators, and who held them.
+type capacityRecord struct {
+	spans []usage.Span
+	held  []usage.Held
+}
+
+func (s *Store) recorded(ctx context.Context, w usage.Interval) (c capacityRecord, err error) {
+	if c.spans, err = s.CapacitySpans(ctx, w); err != nil {
+		return c, err
 	}
 	allocations, err := s.HeldIn(ctx, w)
 	if err != nil {
-		return nil, nil, err
+		return c, err
 	}
-	held := make([]usage.Held, len(allocations))
+	c.held = make([]usage.Held, len(allocations))
 	for i, a := range allocations {
-		held[i] = usage.Held{Accelerator: a.Accelerator, Start: a.AllocatedAt, End: a.ReleasedAt, By: a.ID()}
+		c.held[i] = usage.Held{Accelerator: a.Accelerator, Start: a.AllocatedAt, End: a.ReleasedAt, By: a.ID()}
 	}
-	sums, found := usage.Conserve(t.installed, spans, held, w, t.key)
-	return sums, append(found, usage.CompareSpans(spans, t.spans, w)...), nil
+	return c, nil
+}
+
+// conserved is the capacity of w by the live record, with the places where it does not balance.
+func (t told) conserved(c capacityRecord, w usage.Interval) (map[CapacityKey]usage.Balance, []usage.Finding) {
+	sums, found := usage.Conserve(t.installed, c.spans, c.held, w, t.key)
+	return sums, append(found, usage.CompareSpans(c.spans, t.spans, w)...)
 }
 
 // capacityKeys says of each accelerator which sum it belongs to: its model, and the region of the server it was last in.
@@ -77,7 +86,7 @@ func (s *Store) capacityKeys(ctx context.Context) (func(string) CapacityKey, err
 	return func(id string) CapacityKey { return keys[id] }, nil
 }
 
-// CheckHour keeps the capacity of one hour of UTC that is over, and tells (usage.alarm) of every place where the sums are
+// CheckHour keeps the capacity and the queues of one hour of UTC that is over, and tells (usage.alarm) of every place where the sums are
 // not what was installed. Repeating it writes the same.
 func (s *Store) CheckHour(ctx context.Context, hour schema.Instant) ([]usage.Finding, error) {
 	if hour%usage.Hour != 0 || hour+usage.Hour > s.Now() {
@@ -91,10 +100,16 @@ func (s *Store) CheckHour(ctx context.Context, hour schema.Instant) ([]usage.Fin
 }
 
 func (s *Store) checkHour(ctx context.Context, t told, hour schema.Instant) ([]usage.Finding, error) {
-	sums, found, err := s.conserved(ctx, t, usage.Interval{Start: hour, End: hour + usage.Hour})
+	w := usage.Interval{Start: hour, End: hour + usage.Hour}
+	record, err := s.recorded(ctx, w)
 	if err != nil {
 		return nil, err
 	}
+	queues, err := s.queues(ctx, t, record, w)
+	if err != nil {
+		return nil, err
+	}
+	sums, found := t.conserved(record, w)
 	return found, s.Write(ctx, func(tx *Tx) error {
 		if _, err := tx.exec("DELETE FROM capacity_hours WHERE hour = ?", hour); err != nil {
 			return err
@@ -104,6 +119,19 @@ func (s *Store) checkHour(ctx context.Context, t told, hour schema.Instant) ([]u
 			values = append(values, []any{hour, k.Region, k.Model, b.Installed, b.Allocated, b.Idle, b.Reserved, b.Draining, b.Unhealthy, b.Repair})
 		}
 		if err := tx.insertMany("INSERT INTO capacity_hours (hour, region, model, installed, allocated, idle, reserved, draining, unhealthy, repair) VALUES ", values, ""); err != nil {
+			return err
+		}
+		if _, err := tx.exec("DELETE FROM queue_hours WHERE hour = ?", hour); err != nil {
+			return err
+		}
+		all := queues[CapacityKey{}] // also where nobody waited: it says that the hour's queues are known
+		values = [][]any{{hour, "", "", all.Waited, all.WhileIdle}}
+		for k, q := range queues {
+			if k != (CapacityKey{}) {
+				values = append(values, []any{hour, k.Region, k.Model, q.Waited, q.WhileIdle})
+			}
+		}
+		if err := tx.insertMany("INSERT INTO queue_hours (hour, region, model, waited_ms, while_idle_ms) VALUES ", values, ""); err != nil {
 			return err
 		}
 		for _, f := range found {
@@ -175,16 +203,29 @@ func (s *Store) CheckHours(ctx context.Context, most int) (hours int, found []us
 // Capacity is the time of all accelerators by state in each period. Checked hours come from their sums, the rest is worked
 // out.
 func (s *Store) Capacity(ctx context.Context, periods []usage.Period) ([]CapacityRow, error) {
+	rows, _, err := s.capacity(ctx, periods, false)
+	return rows, err
+}
+
+// capacity is Capacity and, where they are asked for, the queues by queueSums of each period of which they are known.
+func (s *Store) capacity(ctx context.Context, periods []usage.Period, withQueues bool) ([]CapacityRow, map[string]map[CapacityKey]usage.Queue, error) {
 	checked, err := s.Cursor(ctx, checkCursor)
 	if err != nil {
-		return nil, err
+		return nil, nil, err
 	}
 	now := s.Now()
 	var t told // read when the first part of an hour has to be worked out
 	var out []CapacityRow
+	queues := map[string]map[CapacityKey]usage.Queue{}
 	for _, p := range periods {
 		sums := map[CapacityKey]usage.Balance{}
-		w := p.Interval
+		queued := map[CapacityKey]usage.Queue{}
+		addQueue := func(k CapacityKey, q usage.Queue) {
+			sum := queued[k]
+			sum.Add(q)
+			queued[k] = sum
+		}
+		w, known := p.Interval, withQueues
 		w.End = min(w.End, now) // what is to come is neither installed nor idle yet
 		from, to := usage.NextHour(w.Start), min(usage.HourOf(w.End), schema.Instant(checked))
 		rest := []usage.Interval{w}
@@ -193,10 +234,15 @@ func (s *Store) Capacity(ctx context.Context, periods []usage.Period) ([]Capacit
 			var rows []CapacityRow
 			if err := s.read(ctx).Raw(`SELECT region, model, CAST(sum(installed) AS BIGINT) AS installed, CAST(sum(allocated) AS BIGINT) AS allocated, CAST(sum(idle) AS BIGINT) AS idle, CAST(sum(reserved) AS BIGINT) AS reserved,
 				CAST(sum(draining) AS BIGINT) AS draining, CAST(sum(unhealthy) AS BIGINT) AS unhealthy, CAST(sum(repair) AS BIGINT) AS repair FROM capacity_hours WHERE hour >= ? AND hour < ? GROUP BY region, model`, from, to).Scan(&rows).Error; err != nil {
-				return nil, err
+				return nil, nil, err
 			}
 			for _, r := range rows {
 				sums[r.CapacityKey] = r.Balance
+			}
+			if withQueues {
+				if known, err = s.queueHours(ctx, usage.Interval{Start: from, End: to}, addQueue); err != nil {
+					return nil, nil, err
+				}
 			}
 		}
 		for _, w := range rest {
@@ -205,18 +251,31 @@ func (s *Store) Capacity(ctx context.Context, periods []usage.Period) ([]Capacit
 			}
 			if t.key == nil {
 				if t, err = s.told(ctx); err != nil {
-					return nil, err
+					return nil, nil, err
 				}
 			}
-			more, _, err := s.conserved(ctx, t, w)
+			record, err := s.recorded(ctx, w)
 			if err != nil {
-				return nil, err
+				return nil, nil, err
 			}
+			if known {
+				more, err := s.queues(ctx, t, record, w)
+				if err != nil {
+					return nil, nil, err
+				}
+				for k, q := range more {
+					addQueue(k, q)
+				}
+			}
+			more, _ := t.conserved(record, w)
 			for k, b := range more {
 				sum := sums[k]
 				sum.Add(b)
 				sums[k] = sum
 			}
+		}
+		if known {
+			queues[p.Name] = queued
 		}
 		rows := make([]CapacityRow, 0, len(sums))
 		for k, b := range sums {
@@ -227,7 +286,7 @@ func (s *Store) Capacity(ctx context.Context, periods []usage.Period) ([]Capacit
 		})
 		out = append(out, rows...)
 	}
-	return out, nil
+	return out, queues, nil
 }
 
 // Audit is what recomputing a period from the events has shown.
@@ -259,10 +318,11 @@ func (s *Store) AuditUsage(ctx context.Context, w usage.Interval) (Audit, error)
 	if err != nil {
 		return a, err
 	}
-	sums, found, err := s.conserved(ctx, t, w)
+	record, err := s.recorded(ctx, w)
 	if err != nil {
 		return a, err
 	}
+	sums, found := t.conserved(record, w)
 	a.Findings = append(a.Findings, found...)
 	for _, b := range sums {
 		a.Balance.Add(b)

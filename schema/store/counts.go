@@ -17,6 +17,7 @@ type CountsQuery struct {
 	Tenant, Project string // what the caller may see, or asks for
 	By              string // of CountsKeys; "" = all together
 	Periods         []usage.Period
+	Queues          bool // also the time in which jobs waited: of all tenants, by region, model or all together
 }
 
 // CountsKeys are what the four counts can be given by.
@@ -40,7 +41,9 @@ func (s *Store) FourCounts(ctx context.Context, q CountsQuery) ([]usage.Counts, 
 			models[sp.Name] = sp.Model
 		}
 	}
-	capacity, err := s.Capacity(ctx, q.Periods)
+	// Accelerators are idle for anybody: of one tenant's or one spec's wait that says nothing.
+	q.Queues = q.Queues && q.Tenant == "" && q.Project == "" && (q.By == "" || q.By == "region" || q.By == "model")
+	capacity, queues, err := s.capacity(ctx, q.Periods, q.Queues)
 	if err != nil {
 		return nil, err
 	}
@@ -50,7 +53,7 @@ func (s *Store) FourCounts(ctx context.Context, q CountsQuery) ([]usage.Counts, 
 	}
 	var out []usage.Counts
 	for _, p := range q.Periods {
-		rows, err := s.countsIn(ctx, q, p, models, of[p.Name])
+		rows, err := s.countsIn(ctx, q, p, models, of[p.Name], queues[p.Name])
 		if err != nil {
 			return nil, err
 		}
@@ -59,7 +62,7 @@ func (s *Store) FourCounts(ctx context.Context, q CountsQuery) ([]usage.Counts, 
 	return out, nil
 }
 
-func (s *Store) countsIn(ctx context.Context, q CountsQuery, p usage.Period, models map[string]string, capacity []CapacityRow) ([]usage.Counts, error) {
+func (s *Store) countsIn(ctx context.Context, q CountsQuery, p usage.Period, models map[string]string, capacity []CapacityRow, queues map[CapacityKey]usage.Queue) ([]usage.Counts, error) {
 	now := s.Now()
 	p.End = min(p.End, now+1)
 	sums := map[string]*usage.Counts{}
@@ -131,12 +134,32 @@ func (s *Store) countsIn(ctx context.Context, q CountsQuery, p usage.Period, mod
 			}
 		}
 	}
+	if queues != nil {
+		addQueues(q.By, queues, sums, at)
+	}
 	out := make([]usage.Counts, 0, len(sums))
 	for _, c := range sums {
 		out = append(out, *c)
 	}
 	slices.SortFunc(out, func(a, b usage.Counts) int { return strings.Compare(a.Key, b.Key) })
 	return out, nil
+}
+
+// addQueues adds the queues of what the counts are by. Where nobody waited that is said too.
+func addQueues(by string, queues map[CapacityKey]usage.Queue, sums map[string]*usage.Counts, at func(string) *usage.Counts) {
+	for k, queue := range queues {
+		switch {
+		case by == "" && k == CapacityKey{}, by == "region" && k.Region != "":
+			at(k.Region).Queue = &queue
+		case by == "model" && k.Model != "":
+			at(k.Model).Queue = &queue
+		}
+	}
+	for _, c := range sums {
+		if c.Queue == nil {
+			c.Queue = &usage.Queue{}
+		}
+	}
 }
 
 // ends counts how jobs ended in w: whole hours from their sums, the edges from the jobs themselves.

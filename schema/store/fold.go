@@ -7,6 +7,7 @@ import (
 	"slices"
 	"strings"
 
+	"gorm.io/gorm"
 	"gorm.io/gorm/clause"
 
 	"gpupool/schema"
@@ -301,18 +302,8 @@ func (tx *Tx) addFacts(f folded, jobs map[string]foldedJob, upTo int64) error {
 	}
 	reasons := map[string][]usage.Reason{}
 	for part := range slices.Chunk(keysOf(waiting), 500) {
-		var events []schema.Event
-		if err := tx.db.Where("job IN ? AND job <> '' AND kind = ? AND seq <= ?", part, schema.EventJobReason, upTo).Order("seq").Find(&events).Error; err != nil {
+		if err := readReasons(tx.db.Where("seq <= ?", upTo), part, reasons); err != nil {
 			return err
-		}
-		for _, e := range events {
-			var d struct {
-				Code schema.ReasonCode `json:"code"`
-			}
-			if err := json.Unmarshal(e.Data, &d); err != nil {
-				return fmt.Errorf("event %d (%s): %w", e.Seq, e.Kind, err)
-			}
-			reasons[e.Job] = append(reasons[e.Job], usage.Reason{Code: d.Code, At: e.At})
 		}
 	}
 	var values [][]any
@@ -331,6 +322,24 @@ func (tx *Tx) addFacts(f folded, jobs map[string]foldedJob, upTo int64) error {
 		values = append(values, []any{a.job, a.attempt, j.Tenant, j.Project, j.Spec, j.Model, j.Region, queued, got.AllocatedAt, w.Milliseconds(), usage.Longest(reasons[a.job], w)})
 	}
 	return tx.insertMany("INSERT INTO attempt_facts (job, attempt, tenant, project, spec, model, region, queued_at, allocated_at, wait_ms, reason) VALUES ", values, " ON CONFLICT DO NOTHING")
+}
+
+// readReasons adds what the events tell of why each of some jobs waited, in order.
+func readReasons(db *gorm.DB, jobs []string, to map[string][]usage.Reason) error {
+	var events []schema.Event
+	if err := db.Where("job IN ? AND job <> '' AND kind = ?", jobs, schema.EventJobReason).Order("seq").Find(&events).Error; err != nil {
+		return err
+	}
+	for _, e := range events {
+		var d struct {
+			Code schema.ReasonCode `json:"code"`
+		}
+		if err := json.Unmarshal(e.Data, &d); err != nil {
+			return fmt.Errorf("event %d (%s): %w", e.Seq, e.Kind, err)
+		}
+		to[e.Job] = append(to[e.Job], usage.Reason{Code: d.Code, At: e.At})
+	}
+	return nil
 }
 
 // addEnds counts how jobs ended, by the hour.

@@ -159,6 +159,8 @@ func TestNoServingQueryReadsHistory(t *testing.T) {
 	now := b.Now()
 	_, err = b.FourCounts(ctx, store.CountsQuery{Tenant: "blue", Periods: []usage.Period{{Name: "h", Interval: usage.Interval{Start: now.Add(-time.Hour), End: now + 1}}}})
 	as("counts", err)
+	_, err = b.FourCounts(ctx, store.CountsQuery{By: "model", Queues: true, Periods: []usage.Period{{Name: "h", Interval: usage.Interval{Start: now.Add(-time.Hour), End: now + 1}}}})
+	as("queues", err)
 	say("usage")
 	_, err = b.Usage(ctx, store.UsageQuery{Tenant: "blue", From: now.Add(-2 * time.Hour), To: now + 1, By: []string{"model"}, Live: true})
 	as("usage", err)

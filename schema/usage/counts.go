@@ -100,6 +100,9 @@ type Counts struct {
 	Waiting int64 `json:"waiting"`
 	Overdue int64 `json:"overdue"`
 
+	// When jobs waited, and accelerators of what they asked for were idle; nil where it is not known or not asked for.
+	Queue *Queue `json:"queue,omitempty"`
+
 	Allocated int64   `json:"allocated_gpu_ms"`
 	Capacity  Balance `json:"capacity"` // of the models or regions that the key stands for
 
@@ -164,6 +167,7 @@ func (c Counts) Verdict() string {
 		lowShare  = 0.60
 		manyFail  = 0.80 // success by GPU-hours under this
 		muchBlind = 0.50
+		oftenFree = 0.50
 	)
 	allocated, _ := c.AllocatedShare()
 	taken, capacityKnown := c.Full()
@@ -171,6 +175,10 @@ func (c Counts) Verdict() string {
 	blind, _ := c.UnknownShare()
 	success, ended := c.GPUSuccess()
 	waits := c.Wait.Attempts > 0 && c.Wait.P90 >= LongWait || c.Overdue > 0 && 10*c.Overdue >= c.Wait.Attempts+c.Waiting
+	whileIdle, waited := 0.0, false
+	if c.Queue != nil {
+		whileIdle, waited = c.Queue.IdleShare()
+	}
 	var say []string
 	switch {
 	case !capacityKnown:
@@ -179,6 +187,9 @@ func (c Counts) Verdict() string {
 		say = append(say, "Long queues and a high idle rate: a policy problem, not a capacity problem. Accelerators are held and not used while others wait; an idle limit, smaller requests or preemption would free them.")
 	case waits && taken >= full:
 		say = append(say, "Long queues and a full pool: a capacity problem. What is there is allocated, and jobs wait for more.")
+		if whileIdle >= oftenFree {
+			say = append(say, "Yet for most of the time in which jobs waited, some accelerators were idle: the waits by reason tell of quotas, fragmentation and unfit shapes.")
+		}
 	case waits:
 		say = append(say, "Long queues and free accelerators: quotas, fragmentation or unfit shapes hold jobs back, not capacity. See the waits by reason.")
 	case idleKnown && idle >= muchIdle:
@@ -197,6 +208,9 @@ func (c Counts) Verdict() string {
 	n := fmt.Sprintf("Wait p90 %s over %d starts; ", span(c.Wait.P90), c.Wait.Attempts)
 	if c.Waiting > 0 {
 		n += fmt.Sprintf("%d wait still, %d of them for %s or longer; ", c.Waiting, c.Overdue, span(LongWait))
+	}
+	if waited {
+		n += fmt.Sprintf("for %s of the time in which jobs waited (%s) accelerators of what they asked for were idle; ", percent(whileIdle), span(c.Queue.Waited))
 	}
 	n += percent(allocated) + " of the available time allocated"
 	if taken-allocated >= 0.0005 { // as far as one decimal shows it

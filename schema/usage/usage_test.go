@@ -6,6 +6,7 @@ import (
 	"math"
 	"os"
 	"strconv"
+	"strings"
 	"testing"
 	"time"
 
@@ -380,6 +381,24 @@ func TestTheVerdictTellsPolicyFromCapacity(t *testing.T) {
 	} {
 		if got := c.counts.Verdict(); len(got) < len(c.begins) || got[:len(c.begins)] != c.begins {
 			t.Errorf("%s: %q, want it to begin %q", name, got, c.begins)
+		}
+	}
+}
+
+func TestTheVerdictTellsOfIdleAcceleratorsWhileJobsWaited(t *testing.T) {
+	long := usage.Waits{Attempts: 100, P90: 3_600_000}
+	c := usage.Counts{Wait: long, Allocated: 95, Capacity: usage.Balance{Installed: 100, Allocated: 95, Idle: 5}, Known: 90, Queue: &usage.Queue{Waited: 36_000_000, WhileIdle: 30_000_000}}
+	const number, yet = "for 83.3 % of the time in which jobs waited (10.0 h) accelerators of what they asked for were idle; ", "Yet for most of the time in which jobs waited, some accelerators were idle"
+	if v := c.Verdict(); !strings.Contains(v, number) || !strings.Contains(v, yet) {
+		t.Errorf("%q, want it to say %q and %q", v, number, yet)
+	}
+	c.Queue.WhileIdle = 3_600_000
+	if v := c.Verdict(); !strings.Contains(v, "for 10.0 % of the time in which jobs waited") || strings.Contains(v, yet) {
+		t.Errorf("%q: idle for a tenth of the time is not most of it", v)
+	}
+	for _, q := range []*usage.Queue{nil, {}} {
+		if c.Queue = q; strings.Contains(c.Verdict(), "in which jobs waited") {
+			t.Errorf("%q, of a queue of %+v", c.Verdict(), q)
 		}
 	}
 }

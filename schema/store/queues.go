@@ -1,0 +1,116 @@
+package store
+
+import (
+	"context"
+	"encoding/json"
+	"slices"
+
+	"gpupool/schema"
+	"gpupool/schema/usage"
+)
+
+// queueSums are what queues are summed by: a region, a model, and all together, of which the other parts are "".
+func queueSums(k CapacityKey) []CapacityKey {
+	return []CapacityKey{{Region: k.Region}, {Model: k.Model}, {}}
+}
+
+// queues are, by queueSums, the time of w in which jobs waited, and that in which accelerators of what they asked for were idle.
+func (s *Store) queues(ctx context.Context, t told, c capacityRecord, w usage.Interval) (map[CapacityKey]usage.Queue, error) {
+	waits, err := s.demand(ctx, w)
+	if err != nil || len(waits) == 0 {
+		return nil, err
+	}
+	return usage.Queues(waits, usage.Idle(c.spans, c.held, w, t.key), w, queueSums), nil
+}
+
+// queueHours adds the queues of checked hours. They are not known where one of the hours was checked by a version that did
+// not keep them.
+func (s *Store) queueHours(ctx context.Context, w usage.Interval, add func(CapacityKey, usage.Queue)) (known bool, err error) {
+	var without int64
+	if err := s.read(ctx).Raw(`SELECT count(*) FROM capacity_hours c WHERE c.hour >= ? AND c.hour < ?
+		AND NOT EXISTS (SELECT 1 FROM queue_hours q WHERE q.hour = c.hour AND q.region = '' AND q.model = '')`, w.Start, w.End).Scan(&without).Error; err != nil || without > 0 {
+		return false, err
+	}
+	var rows []struct {
+		CapacityKey
+		usage.Queue
+	}
+	if err := s.read(ctx).Raw(`SELECT region, model, CAST(sum(waited_ms) AS BIGINT) AS waited, CAST(sum(while_idle_ms) AS BIGINT) AS while_idle
+		FROM queue_hours WHERE hour >= ? AND hour < ? GROUP BY region, model`, w.Start, w.End).Scan(&rows).Error; err != nil {
+		return false, err
+	}
+	for _, r := range rows {
+		add(r.CapacityKey, r.Queue)
+	}
+	return true, nil
+}
+
+// aWait is one job's wait for one attempt.
+type aWait struct {
+	Job string
+	CapacityKey
+	Start, End schema.Instant // End 0 = it goes on
+	Released   schema.Instant // of the attempt before; 0 = there was none
+	// Of a wait that goes on:
+	Reason    string
+	Held      bool
+	NotBefore schema.Instant
+}
+
+// demand says of each region and model when in w jobs waited for its accelerators; see usage.Demanded. What waits is read
+// before what has waited, so that a start between is in both and not in none.
+func (s *Store) demand(ctx context.Context, w usage.Interval) (map[CapacityKey][]usage.Interval, error) {
+	const released = "coalesce((SELECT max(t.released_at) FROM attempts t WHERE t.job = j.id), 0) AS released"
+	var live, ended, started []aWait
+	if err := s.read(ctx).Raw("SELECT j.id AS job, j.region, j.model, j.submitted_at AS start, "+released+`, j.reason, j.held, j.not_before FROM jobs j
+		WHERE j.ended_at = 0 AND j.state = ? AND j.submitted_at < ?`, schema.JobQueued, w.End).Scan(&live).Error; err != nil {
+		return nil, err
+	}
+	// Of what has ended only these can have ended in the queue.
+	if err := s.read(ctx).Raw("SELECT j.id AS job, j.region, j.model, j.submitted_at AS start, j.ended_at AS \"end\", "+released+` FROM jobs j
+		WHERE j.ended_at > 0 AND j.ended_at > ? AND j.submitted_at < ? AND j.state IN ?`, w.Start, w.End, []schema.JobState{schema.JobCancelled, schema.JobExpired, schema.JobFailed}).Scan(&ended).Error; err != nil {
+		return nil, err
+	}
+	if err := s.CatchUpUsage(ctx); err != nil {
+		return nil, err
+	}
+	if err := s.read(ctx).Raw(`SELECT job, region, model, queued_at AS start, allocated_at AS "end" FROM attempt_facts WHERE allocated_at > ? AND queued_at < ?`, w.Start, w.End).Scan(&started).Error; err != nil {
+		return nil, err
+	}
+	out := map[CapacityKey][]usage.Interval{}
+	var open []aWait // what the reasons of which have to be read
+	for _, a := range slices.Concat(live, ended, started) {
+		a.Start = max(a.Start, a.Released)
+		if a.End == 0 {
+			a.End, a.Start = w.End, max(a.Start, a.NotBefore)
+			var now struct {
+				Code  schema.ReasonCode `json:"code"`
+				Since schema.Instant    `json:"since"`
+			}
+			// One reason for all of it needs no events. What can't be read is one that they tell.
+			if json.Unmarshal([]byte(a.Reason), &now) == nil && now.Since <= max(w.Start, a.Start) {
+				if usage.Demanded(now.Code) && !(a.Held && now.Code == schema.ReasonNotEvaluated) {
+					out[a.CapacityKey] = append(out[a.CapacityKey], usage.Interval{Start: a.Start, End: a.End})
+				}
+				continue
+			}
+		}
+		if (usage.Interval{Start: a.Start, End: a.End}).Cut(w).Milliseconds() > 0 {
+			open = append(open, a)
+		}
+	}
+	jobs := map[string]bool{}
+	for _, a := range open {
+		jobs[a.Job] = true
+	}
+	reasons := map[string][]usage.Reason{}
+	for part := range slices.Chunk(keysOf(jobs), 500) {
+		if err := readReasons(s.read(ctx), part, reasons); err != nil {
+			return nil, err
+		}
+	}
+	for _, a := range open {
+		out[a.CapacityKey] = append(out[a.CapacityKey], usage.Demand(reasons[a.Job], usage.Interval{Start: a.Start, End: a.End})...)
+	}
+	return out, nil
+}
