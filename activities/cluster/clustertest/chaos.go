@@ -96,11 +96,11 @@ func (p *Pool) Chaos(faults []Fault, person func(), left func(context.Context) (
 		p.reasons(live())
 		f.Mend()
 	}
-	deadline := time.Now().Add(3 * time.Minute)
+	deadline := time.Now().Add(p.Settle)
 	for len(live()) > 0 {
 		if time.Now().After(deadline) {
 			for _, j := range live() {
-				t.Errorf("job %s is %s in attempt %d three minutes after the last fault: %s %s", j.ID, j.State, j.Attempt, j.Cause, j.Reason)
+				t.Errorf("job %s is %s in attempt %d %v after the last fault: %s %s", j.ID, j.State, j.Attempt, p.Settle, j.Cause, j.Reason)
 				p.story(j.ID)
 			}
 			t.FailNow()

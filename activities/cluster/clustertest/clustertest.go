@@ -32,6 +32,7 @@ type Pool struct {
 	Gpus    int // a server
 
 	LaunchTimeout time.Duration // 1 min
+	Settle        time.Duration // after Chaos' last fault; 3 min
 
 	epoch  int64
 	acts   *job.Activities
@@ -42,7 +43,7 @@ type Pool struct {
 // New makes servers of those names with gpus accelerators each, the specs x1, x2 and xAll, and tenant blue.
 func New(t testing.TB, name string, kind schema.ClusterKind, servers []string, gpus int) *Pool {
 	t.Helper()
-	p := &Pool{T: t, DB: storetest.Open(t), Cluster: name, Kind: kind, Servers: map[string]schema.Server{}, Gpus: gpus, LaunchTimeout: time.Minute, before: map[string]int{}}
+	p := &Pool{T: t, DB: storetest.Open(t), Cluster: name, Kind: kind, Servers: map[string]schema.Server{}, Gpus: gpus, LaunchTimeout: time.Minute, Settle: 3 * time.Minute, before: map[string]int{}}
 	for i, s := range servers {
 		in := storetest.NewServer(i+1, Model, gpus)
 		in.Name, in.Backend, in.Cluster = s, string(kind), name

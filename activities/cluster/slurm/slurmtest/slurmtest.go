@@ -137,7 +137,7 @@ MinJobAge=300
 InactiveLimit=0
 KillWait=2
 SlurmctldTimeout=30
-SlurmdTimeout=60
+SlurmdTimeout=15
 AccountingStorageType=accounting_storage/none
 JobCompType=jobcomp/none
 `, dir, host, c.user, ports[0], ports[1])
