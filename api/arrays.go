@@ -87,7 +87,7 @@ func (s *Server) array(c *gin.Context, name string, tenant, project *string) (st
 	case err != nil:
 		return store.Array{}, err
 	case len(list) == 0:
-		return store.Array{}, schema.NotFound("array", name)
+		return store.Array{}, schema.NotFound("array or service", name)
 	case len(list) > 1:
 		return store.Array{}, schema.Conflict(fmt.Sprintf("projects %s/%s and %s/%s have an array %q each", list[0].Tenant, list[0].Project, list[1].Tenant, list[1].Project, name), "say which by its tenant and project")
 	}

@@ -60,7 +60,7 @@ func (s *Server) guarded(c *gin.Context, who auth.Who) {
 	c.Set(identityKey, id)
 	switch {
 	case who&auth.Kind(id.Role, id.Tenant) == 0:
-		s.fail(c, &schema.Error{Code: schema.CodeForbidden, Message: "the role " + string(id.Role) + " may not do this", Hint: "allowed: " + who.String()})
+		s.fail(c, &schema.Error{Code: schema.CodeForbidden, Message: "the role " + auth.Kind(id.Role, id.Tenant).String() + " may not do this", Hint: "allowed: " + who.String()})
 	case mutates && id.Session && s.csrf.Check(c.Request) != nil:
 		s.fail(c, &schema.Error{Code: schema.CodeForbidden, Message: "the request comes from another site's page", Hint: "use the console at the API's own address"})
 	default:

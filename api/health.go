@@ -207,7 +207,7 @@ func (s *Server) GetHealthHistory(c *gin.Context, p contract.GetHealthHistoryPar
 	}
 	f := store.HistoryFilter{Server: v.ID, Device: val(p.Device), Metric: val(p.Metric), Since: s.c.Store.Now().Add(-24 * time.Hour)}
 	if p.Since != nil {
-		f.Since = *p.Since
+		f.Since = schema.At(*p.Since)
 	}
 	list, err := s.c.Store.DeviceHistory(ctx, f)
 	s.done(c, http.StatusOK, contract.MetricHourList{Items: some(list)}, err)

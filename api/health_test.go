@@ -68,6 +68,11 @@ func TestARepairIsClaimedGivenUpAndItsEvidenceIsABundle(t *testing.T) {
 	if len(hours.Items) != 1 || hours.Items[0].Mean != 100 || hours.Items[0].Device != accs[0].ID {
 		t.Fatalf("history: %+v", hours.Items)
 	}
+	for since, want := range map[schema.Instant]int{hour: 1, hour + 3_600_000: 0} {
+		if l := read[contract.MetricHourList](t, p.send(tech, "GET", "/v1/health/history?server="+r.Server+"&since="+since.String(), ""), http.StatusOK); len(l.Items) != want {
+			t.Errorf("since %s: %d hours, not %d", since, len(l.Items), want)
+		}
+	}
 	wantProblem(t, p.send(tech, "GET", "/v1/health/history?server=nothing", ""), schema.CodeNotFound, "")
 	out := read[schema.RMA](t, p.send(tech, "POST", "/v1/rmas", `{"serial_out":"DEAD-1"}`), http.StatusCreated)
 	wantProblem(t, p.send(tech, "POST", "/v1/rmas", `{"serial_out":"`+accs[0].Serial+`"}`), schema.CodeConflict, "")

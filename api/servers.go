@@ -38,7 +38,7 @@ func page[A any](all []A, name func(A) string, after *string, limit *int) (out [
 func (s *Server) ListServers(c *gin.Context, p contract.ListServersParams) {
 	f := store.ServerFilter{Region: val(p.Region), Site: val(p.Site), Rack: val(p.Rack), Phase: val(p.Phase)}
 	if f.Phase != "" && !schema.Phases.Valid(f.Phase) {
-		s.fail(c, schema.Invalid("phase", string(f.Phase), fmt.Sprintf("one of %v", schema.Phases.States())))
+		s.fail(c, schema.Invalid("phase", string(f.Phase), schema.OneOf(schema.Phases.States())))
 		return
 	}
 	all, err := s.c.Store.Servers(c.Request.Context(), f)
@@ -226,7 +226,7 @@ func (s *Server) SkipStep(c *gin.Context, id contract.TheServer) {
 	var in contract.SkipStep
 	err := decode(c, &in, false)
 	if err == nil && !slices.Contains(schema.Steps, in.Step) && !slices.Contains(schema.RetireSteps, in.Step) {
-		err = schema.Invalid("step", string(in.Step), fmt.Sprintf("one of %v, or of a retirement's %v", schema.Steps, schema.RetireSteps))
+		err = schema.Invalid("step", string(in.Step), schema.OneOf(schema.Steps)+"; of a retirement "+schema.OneOf(schema.RetireSteps))
 	}
 	if err == nil {
 		err = why(in.Reason)
@@ -486,7 +486,7 @@ func (s *Server) ListAccelerators(c *gin.Context, p contract.ListAcceleratorsPar
 	ctx := c.Request.Context()
 	f := store.AcceleratorFilter{Model: val(p.Model), Health: val(p.Health), Removed: val(p.Removed)}
 	if f.Health != "" && !schema.Healths.Valid(f.Health) {
-		s.fail(c, schema.Invalid("health", string(f.Health), fmt.Sprintf("one of %v", schema.Healths.States())))
+		s.fail(c, schema.Invalid("health", string(f.Health), schema.OneOf(schema.Healths.States())))
 		return
 	}
 	var err error

@@ -74,7 +74,22 @@ func (e *Error) Unwrap() error { return e.Err }
 
 // Invalid is a CodeInvalid error: the field, the value it had, and what would be right.
 func Invalid(field string, value any, right string) *Error {
+	if value == "" {
+		return &Error{Code: CodeInvalid, Field: field, Message: "is missing", Hint: right}
+	}
 	return &Error{Code: CodeInvalid, Field: field, Message: fmt.Sprintf("%v is not valid", quote(value)), Hint: right}
+}
+
+// OneOf says in words that a value is one of these; where there is none to choose, it says that.
+func OneOf[T ~string](these []T) string {
+	if len(these) == 0 {
+		return "there is none yet"
+	}
+	s := make([]string, len(these))
+	for i, t := range these {
+		s[i] = string(t)
+	}
+	return "one of " + strings.Join(s, ", ")
 }
 
 // NotFound says that no thing of that kind has that name, for this caller.

@@ -10,6 +10,7 @@ import (
 
 	"gpupool/activities/health/rules"
 	"gpupool/schema"
+	"gpupool/schema/agentproto"
 	"gpupool/schema/store"
 )
 
@@ -84,7 +85,7 @@ func jobEnds(failed, good []store.JobEnd) []rules.JobEnd {
 			at[key] = i
 			said := f.Text + "\n" + f.Output
 			e := rules.JobEnd{Job: f.Job, Owner: f.Owner, Image: f.Command, Server: f.Server, At: f.EndAt, Took: f.EndAt.Sub(f.StartAt),
-				Infra: f.Outcome == schema.AttemptUnstarted || infra.MatchString(said), Text: quote(said)}
+				Infra: f.Outcome == schema.AttemptUnstarted || infra.MatchString(said), Refused: strings.HasPrefix(f.Text, agentproto.Refused), Text: quote(said)}
 			out = append(out, e)
 		}
 		out[i].Devices = append(out[i].Devices, rules.JobDevice{ID: f.Accelerator, Slot: f.Slot})

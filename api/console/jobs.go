@@ -94,7 +94,6 @@ type jobDetail struct {
 	contract.Job
 	Attempts []contract.Attempt
 	History  []change
-	Names    map[string]string // servers' names, where the reader may see them
 	Output   string
 	Cut      bool // there is more output before what is shown
 	Rank     int
@@ -126,11 +125,6 @@ func (v *visit) job(id string) (d jobDetail, err error) {
 				end = v.now
 			}
 			d.Spent += max(int64(end-dev.AllocatedAt), 0)
-		}
-	}
-	if v.may("GET", "/v1/servers") {
-		if d.Names, err = v.servers(); err != nil {
-			return d, err
 		}
 	}
 	if d.State == schema.JobRunning && v.may("GET", "/v1/usage/live") {
@@ -252,7 +246,9 @@ func (v *visit) output(d *jobDetail) error {
 		after = l.Next
 	}
 	if d.Output == "" {
-		d.NoOutput = "Nothing was printed yet."
+		if d.NoOutput = "Nothing was printed yet."; d.State.Ended() {
+			d.NoOutput = "Nothing was printed."
+		}
 	}
 	return nil
 }
@@ -301,16 +297,12 @@ func (d jobDetail) placed(a contract.Attempt) string {
 	per := map[string]int{}
 	var order []string
 	for _, dev := range a.Devices {
-		if per[dev.Server]++; per[dev.Server] == 1 {
-			order = append(order, dev.Server)
+		if per[dev.ServerName]++; per[dev.ServerName] == 1 {
+			order = append(order, dev.ServerName)
 		}
 	}
-	for i, id := range order {
-		name := d.Names[id]
-		if name == "" {
-			name = id
-		}
-		order[i] = name + " (" + strconv.Itoa(per[id]) + ")"
+	for i, name := range order {
+		order[i] = name + " (" + strconv.Itoa(per[name]) + ")"
 	}
 	return strings.Join(order, ", ")
 }

@@ -82,7 +82,8 @@ func stepRows(phase schema.Phase, runs []schema.StepRun) []stepRow {
 type serverDetail struct {
 	contract.Server
 	Steps   contract.StepList
-	Devices []schema.Accelerator
+	Devices []schema.Accelerator // in it
+	Gone    []schema.Accelerator // taken out: faults are told of them still
 	Cordons []schema.Cordon
 	Faults  []schema.Fault
 	Repairs []schema.Repair
@@ -161,7 +162,7 @@ func (d serverDetail) pausable() bool {
 
 // slot says an accelerator's id as people know it.
 func (d serverDetail) slot(id string) string {
-	for _, a := range d.Devices {
+	for _, a := range slices.Concat(d.Devices, d.Gone) {
 		if a.ID == id {
 			return strings.TrimSpace(a.Slot + " " + a.Serial)
 		}
@@ -177,7 +178,7 @@ func (v *visit) server(id string) (d serverDetail, err error) {
 	if d.Steps, err = call.Do[contract.StepList](v.api.ListSteps(ctx, d.Id, &contract.ListStepsParams{})); err != nil {
 		return d, err
 	}
-	acc, err := call.Do[contract.AcceleratorList](v.api.ListAccelerators(ctx, &contract.ListAcceleratorsParams{Server: &d.Id, Limit: opt(1000)}))
+	acc, err := call.Do[contract.AcceleratorList](v.api.ListAccelerators(ctx, &contract.ListAcceleratorsParams{Server: &d.Id, Removed: opt(true), Limit: opt(1000)}))
 	if err != nil {
 		return d, err
 	}
@@ -212,7 +213,14 @@ func (v *visit) server(id string) (d serverDetail, err error) {
 			}
 		}
 	}
-	d.Devices, d.Cordons, d.Faults, d.Repairs = acc.Items, cordons.Items, faults.Items, repairs.Items
+	for _, a := range acc.Items {
+		if a.RemovedAt.IsZero() {
+			d.Devices = append(d.Devices, a)
+		} else {
+			d.Gone = append(d.Gone, a)
+		}
+	}
+	d.Cordons, d.Faults, d.Repairs = cordons.Items, faults.Items, repairs.Items
 	slices.SortFunc(d.Devices, func(a, b schema.Accelerator) int { return strings.Compare(a.Slot+a.PCI, b.Slot+b.PCI) })
 	return d, nil
 }

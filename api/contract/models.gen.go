@@ -1996,7 +1996,7 @@ type GetHealthHistoryParams struct {
 	Metric *string `form:"metric,omitempty" json:"metric,omitempty"`
 
 	// Since Absent = a day ago
-	Since *schema.Instant `form:"since,omitempty" json:"since,omitempty"`
+	Since *time.Time `form:"since,omitempty" json:"since,omitempty"`
 }
 
 // ListSilencesParams defines parameters for ListSilences.

@@ -29,6 +29,9 @@ const (
 	PathReport    = "/agent/v1/report"    // POST Report -> ReportReply; several tasks at once
 )
 
+// Refused begins the text of a task that an agent did not begin: for what was asked for, or for what its server lacks.
+const Refused = "refused: "
+
 // Register is an installed OS saying that it is up. It also is the phone-home of the install.
 type Register struct {
 	Server    string `json:"server"`     // server id, from the boot script

@@ -121,7 +121,7 @@ func (s *Store) SubmitArray(ctx context.Context, by, idempotencyKey, bodyHash st
 			return err
 		}
 		if taken > 0 {
-			return schema.Conflict(fmt.Sprintf("project %s/%s has an array %q already", in.Tenant, in.Project, in.Array), "give this one another name")
+			return schema.Conflict(fmt.Sprintf("project %s/%s has an array or service %q already", in.Tenant, in.Project, in.Array), "give this one another name")
 		}
 		one, err := tx.newJob(by, in)
 		if err != nil {
@@ -204,7 +204,7 @@ func (s *Store) Array(ctx context.Context, tenant, project, name string) (Array,
 func array(tx *Tx, f ArrayFilter) (Array, error) {
 	list, err := arrays(tx, f)
 	if err == nil && len(list) == 0 {
-		err = schema.NotFound("array", f.Name)
+		err = schema.NotFound("array or service", f.Name)
 	}
 	if err != nil {
 		return Array{}, err

@@ -44,7 +44,7 @@ func (tx *Tx) askBMC(v schema.Server, verb schema.BMCVerb, args schema.BMCArgs, 
 func checkBMCArgs(verb schema.BMCVerb, a schema.BMCArgs) error {
 	switch {
 	case !slices.Contains(schema.BMCVerbs, verb):
-		return schema.Invalid("verb", string(verb), fmt.Sprintf("one of %v", schema.BMCVerbs))
+		return schema.Invalid("verb", string(verb), schema.OneOf(schema.BMCVerbs))
 	case verb == schema.BMCPower && !slices.Contains([]string{"", "on", "off", "cycle", "ac-cycle"}, a.Want):
 		return schema.Invalid("want", a.Want, "on, off, cycle, ac-cycle, or nothing to read it")
 	case verb == schema.BMCBoot && !slices.Contains([]string{"", "network", "disk"}, a.From):

@@ -340,7 +340,7 @@ func (tx *Tx) unknownSpec(name string) error {
 	if err := tx.db.Raw("SELECT name FROM specs WHERE retired_at = 0 ORDER BY name").Scan(&names).Error; err != nil {
 		return err
 	}
-	return &schema.Error{Code: schema.CodeInvalid, Field: "spec", Message: fmt.Sprintf("%q is not a spec", name), Hint: fmt.Sprintf("one of %v", names)}
+	return &schema.Error{Code: schema.CodeInvalid, Field: "spec", Message: fmt.Sprintf("%q is not a spec", name), Hint: schema.OneOf(names)}
 }
 
 // region is the one named, or the only one.
@@ -353,14 +353,14 @@ func (tx *Tx) region(name string) (string, error) {
 		if len(regions) == 1 {
 			return regions[0], nil
 		}
-		return "", schema.Invalid("region", name, fmt.Sprintf("one of %v", regions))
+		return "", schema.Invalid("region", name, schema.OneOf(regions))
 	}
 	for _, r := range regions {
 		if r == name {
 			return r, nil
 		}
 	}
-	return "", schema.Invalid("region", name, fmt.Sprintf("one of %v", regions))
+	return "", schema.Invalid("region", name, schema.OneOf(regions))
 }
 
 // Job finds one by id.

@@ -36,7 +36,7 @@ func (n NewToken) check(now schema.Instant) error {
 		}
 	case schema.RoleViewer:
 	default:
-		return schema.Invalid("role", string(n.Role), fmt.Sprintf("one of %v", schema.Roles))
+		return schema.Invalid("role", string(n.Role), schema.OneOf(schema.Roles))
 	}
 	if n.Project != "" && n.Role != schema.RoleTenantMember && (n.Role != schema.RoleViewer || n.Tenant == "") {
 		return schema.Invalid("project", n.Project, "nothing: only a tenant's member or viewer is narrowed to a project")

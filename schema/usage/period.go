@@ -92,7 +92,7 @@ func Periods(in Interval, every Every, zone *time.Location) ([]Period, error) {
 		case EveryMonth:
 			next, name = begin(y, m+1, 1, zone), t.Format("2006-01")
 		default:
-			return nil, schema.Invalid("every", every, fmt.Sprintf("one of %v", Everies))
+			return nil, schema.Invalid("every", every, schema.OneOf(Everies))
 		}
 		if next <= at {
 			return nil, fmt.Errorf("no %s follows %s in %s", every, at, zone)

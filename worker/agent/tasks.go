@@ -136,7 +136,7 @@ func (t *tasks) receive(ctx context.Context, batch []agentproto.Task) error {
 		}
 		r := &record{ID: task.ID, Kind: task.Kind, Epoch: task.Epoch, Payload: task.Payload, Boot: t.boot, Begun: t.now()}
 		if err := t.begin(r, runs[task.ID]); err != nil {
-			r.End = &end{State: schema.TaskFailed, Text: "refused: " + err.Error(), NoneLeft: true, At: t.now()}
+			r.End = &end{State: schema.TaskFailed, Text: agentproto.Refused + err.Error(), NoneLeft: true, At: t.now()}
 			r.Devices = nil
 			t.cfg.Log.WarnContext(ctx, "task refused", "task", r.ID, "why", err)
 		}

@@ -20,6 +20,8 @@ type JobEnd struct {
 	OK         bool
 	// Infra says that it failed as failing hardware makes jobs fail, and not by the program's own choice.
 	Infra bool
+	// Refused says that the server's agent did not begin it: for what it asked for, or for what the server lacks.
+	Refused bool
 	Text  string // what it said, for words
 }
 
@@ -47,7 +49,7 @@ const (
 )
 
 // BlameJobs finds the hardware that failing jobs have in common, of those that ended within a day of now. A job that failed often
-// counts once; an image that fails on many servers blames none of them.
+// counts once; an image that fails on many servers blames none of them, nor does what a server refuses to one owner alone.
 func BlameJobs(ends []JobEnd, now schema.Instant) []Blame {
 	var recent []JobEnd
 	for _, e := range ends {
@@ -91,7 +93,7 @@ func BlameJobs(ends []JobEnd, now schema.Instant) []Blame {
 		}
 	}
 	for server, list := range starts {
-		if b, ok := hole(server, list); ok {
+		if b, ok := hole(server, heard(list)); ok {
 			out = append(out, b)
 		}
 	}
@@ -125,6 +127,20 @@ func (s *suspects) blame(kind, text string) Blame {
 	return Blame{Kind: kind, Server: s.last.Server, Slot: s.device.Slot, Jobs: len(s.jobs), Owners: len(s.owners), At: s.last.At, Text: text}
 }
 
+// heard leaves out what was refused to one owner only: that owner may have asked for what no server gives.
+func heard(starts []JobEnd) []JobEnd {
+	owners := map[string]bool{}
+	for _, e := range starts {
+		if e.Refused {
+			owners[e.Owner] = true
+		}
+	}
+	if len(owners) >= deviceOwners {
+		return starts
+	}
+	return slices.DeleteFunc(slices.Clone(starts), func(e JobEnd) bool { return e.Refused })
+}
+
 // hole finds a server that swallows starts: so many different jobs that failed at once, one after another.
 func hole(server string, list []JobEnd) (Blame, bool) {
 	for i := range list {
@@ -135,7 +151,7 @@ func hole(server string, list []JobEnd) (Blame, bool) {
 			}
 			jobs[e.Job] = true
 			if len(jobs) >= holeJobs {
-				text := fmt.Sprintf("%d jobs failed within %s of their start, one after another", len(jobs), holeStart)
+				text := fmt.Sprintf("%d jobs failed within a minute of their start, one after another", len(jobs))
 				if e.Text != "" {
 					text += "; the last said: " + e.Text
 				}

@@ -35,6 +35,16 @@ func TestWhatFailingJobsBlame(t *testing.T) {
 		"one job that is tried ten times counts once": {repeat(10, func(i int) rules.JobEnd {
 			return end(i, "job", "ann", "image", "s1", "g1", "SXM1", 20*time.Second)
 		}), nil},
+		"what is refused to one owner is what that owner asks for": {repeat(5, func(i int) rules.JobEnd {
+			e := end(i, job(i), "ann", "image", "s1", fmt.Sprint("g", i), "", time.Second)
+			e.Refused = true
+			return e
+		}), nil},
+		"what is refused to two owners is what the server lacks": {repeat(5, func(i int) rules.JobEnd {
+			e := end(i, job(i), fmt.Sprint("owner-", i%2), fmt.Sprint("image-", i), "s1", fmt.Sprint("g", i), "", time.Second)
+			e.Refused = true
+			return e
+		}), []string{"black-hole s1"}},
 		"three jobs of three owners on one device": {repeat(3, func(i int) rules.JobEnd {
 			return end(100*i, job(i), fmt.Sprint("owner-", i), "image", "s1", "g1", "SXM1", time.Hour)
 		}), []string{"job-failures s1 g1"}},

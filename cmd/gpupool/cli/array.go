@@ -154,7 +154,11 @@ func (a *app) arrayVerb(verb, short, said string) *cobra.Command {
 				}
 				return call.Do[contract.Array](resp, err)
 			}, func(x contract.Array) string {
-				return fmt.Sprintf("Array %s %s: %s.", x.Name, said, words.States(x.States, x.Held))
+				kind := "Array"
+				if x.Kind == schema.JobService {
+					kind = "Service"
+				}
+				return fmt.Sprintf("%s %s %s: %s.", kind, x.Name, said, words.States(x.States, x.Held))
 			})
 		},
 	}

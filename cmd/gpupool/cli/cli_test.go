@@ -223,7 +223,11 @@ func TestAnErrorShowsFieldMessageAndHint(t *testing.T) {
 	t.Parallel()
 	var out bytes.Buffer
 	printError(&out, schema.Invalid("servers[3].macs", "zz:1", "six pairs of hexadecimal digits"))
-	want := "error: servers[3].macs: \"zz:1\" is not valid\nhint:  six pairs of hexadecimal digits\n"
+	printError(&out, schema.Invalid("job.project", "", "a project of tenant acme"))
+	printError(&out, &schema.Error{Code: schema.CodeUnauthenticated, Message: "no credential was sent", Hint: "send a header"})
+	want := "error: servers[3].macs: \"zz:1\" is not valid\nhint:  six pairs of hexadecimal digits\n" +
+		"error: job.project: is missing\nhint:  a project of tenant acme\n" +
+		"error: no credential was sent\nhint:  gpupool login, or set GPUPOOL_TOKEN\n"
 	if d := cmp.Diff(want, out.String()); d != "" {
 		t.Fatal(d)
 	}

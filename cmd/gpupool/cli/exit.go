@@ -93,8 +93,12 @@ func printError(w io.Writer, err error) {
 			line = se.Field + ": " + line
 		}
 		fmt.Fprintln(w, "error: "+line)
-		if se.Hint != "" {
-			fmt.Fprintln(w, "hint:  "+strings.ReplaceAll(se.Hint, "\n", "\n       "))
+		hint := se.Hint
+		if se.Code == schema.CodeUnauthenticated { // the API's own hint is for those who write requests
+			hint = "gpupool login, or set GPUPOOL_TOKEN"
+		}
+		if hint != "" {
+			fmt.Fprintln(w, "hint:  "+strings.ReplaceAll(hint, "\n", "\n       "))
 		}
 	default:
 		fmt.Fprintln(w, "error: "+text)

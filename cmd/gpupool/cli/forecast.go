@@ -121,12 +121,12 @@ func printOutgrown(w io.Writer, specs []outgrownSpec, limit time.Duration) {
 		}
 		t.row(s.Spec, strconv.Itoa(s.Jobs), secondsText(s.Now), at, secondsText(s.Then), cmp.Or(s.On, "no day"))
 	}
-	fmt.Fprintf(w, "\nReplayed with more demand, until nine of ten jobs wait longer than %s:\n", limit)
+	fmt.Fprintf(w, "\nReplayed with more demand, until nine of ten jobs wait longer than %s:\n", words.Setting(limit))
 	t.write(w, "")
 }
 
 func secondsText(s float64) string {
-	return time.Duration(s * float64(time.Second)).Round(time.Second).String()
+	return words.Duration(time.Duration(s * float64(time.Second)).Round(time.Second))
 }
 
 type modelled struct {

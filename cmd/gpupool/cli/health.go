@@ -67,7 +67,7 @@ func whenMet(r schema.HealthRule) string {
 		if r.Across {
 			n += " over repairs"
 		}
-		w = append(w, n+" in "+(time.Duration(r.Within)*time.Millisecond).String())
+		w = append(w, n+" in "+words.Setting(time.Duration(r.Within)*time.Millisecond))
 	}
 	return r.Kind + " " + strings.Join(w, " ")
 }
@@ -335,7 +335,7 @@ func (a *app) healthTimes() *cobra.Command {
 				fmt.Fprintf(out, "%s since %s.\n", words.Count(h.Repairs, "repair"), words.Clock(h.Since, nowInstant()))
 				t := newTable("STEP", "COUNT", "MEAN", "P50", "P90", "MAX")
 				secs := func(s float64) string {
-					return (time.Duration(s*1000) * time.Millisecond).Round(time.Second).String()
+					return words.Duration((time.Duration(s*1000) * time.Millisecond).Round(time.Second))
 				}
 				for _, x := range h.Steps {
 					if x.Count == 0 {
@@ -386,7 +386,7 @@ func (a *app) healthHistory() *cobra.Command {
 				p.Metric = opt(args[2])
 			}
 			if since.ms > 0 {
-				p.Since = opt(nowInstant().Add(-time.Duration(since.ms) * time.Millisecond))
+				p.Since = opt(nowInstant().Add(-time.Duration(since.ms) * time.Millisecond).Time())
 			}
 			return show(a, cmd, func(c *client.Client) (contract.MetricHourList, error) {
 				return call.Do[contract.MetricHourList](c.GetHealthHistory(cmd.Context(), &p))

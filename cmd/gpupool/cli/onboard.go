@@ -177,8 +177,11 @@ passed its burn-in (exit code 0), or stops with a failure (20). What is on its d
 				return err
 			}
 			s, err := call.Do[contract.Server](c.ReinstallServer(cmd.Context(), args[0], in))
-			if err != nil || detach || a.json() {
-				return cmp.Or(err, a.said(cmd, s, "%s is installed again. Watch: gpupool server watch %s", args[0], args[0]))
+			if err != nil {
+				return err
+			}
+			if detach || a.json() {
+				return a.said(cmd, s, "%s is installed again. Watch: gpupool server watch %s", args[0], args[0])
 			}
 			w.follow(s, false, 0)
 			if err := w.run(); err != nil {
@@ -199,7 +202,7 @@ func (a *app) serverRetry() *cobra.Command {
 	cmd := &cobra.Command{
 		Use: "retry NAME", Short: "Try the stopped step again, and watch", Args: exactly("NAME"),
 		RunE: func(cmd *cobra.Command, args []string) error {
-			return a.resume(cmd, args[0], detach, "retries the step", func(ctx context.Context, c *client.Client) (contract.Server, error) {
+			return a.resume(cmd, args[0], detach, true, "retries the step", func(ctx context.Context, c *client.Client) (contract.Server, error) {
 				return call.Do[contract.Server](c.RetryStep(ctx, args[0]))
 			})
 		},
@@ -214,7 +217,7 @@ func (a *app) serverSkip() *cobra.Command {
 	cmd := &cobra.Command{
 		Use: "skip NAME STEP --reason TEXT", Short: "Go on without the stopped step; kept in the audit", Args: exactly("NAME", "STEP"),
 		RunE: func(cmd *cobra.Command, args []string) error {
-			return a.resume(cmd, args[0], detach, "goes on without "+args[1], func(ctx context.Context, c *client.Client) (contract.Server, error) {
+			return a.resume(cmd, args[0], detach, true, "goes on without "+args[1], func(ctx context.Context, c *client.Client) (contract.Server, error) {
 				return call.Do[contract.Server](c.SkipStep(ctx, args[0], contract.SkipStep{Step: schema.Step(args[1]), Reason: reason}))
 			})
 		},
@@ -235,7 +238,7 @@ accepted is remembered for the machine of this serial and shown with it (gpupool
 Only a difference is accepted, never a fault: a device that fails its test or can't be read is repaired.`,
 		Example: `  gpupool server accept r12s03 --reason "one DIMM is on order, case 4711"`,
 		RunE: func(cmd *cobra.Command, args []string) error {
-			return a.resume(cmd, args[0], detach, "is taken as it is", func(ctx context.Context, c *client.Client) (contract.Server, error) {
+			return a.resume(cmd, args[0], detach, true, "is taken as it is", func(ctx context.Context, c *client.Client) (contract.Server, error) {
 				// What stands now is what is accepted: a difference that shows up in between is not.
 				l, err := call.Do[contract.DifferenceList](c.ListDifferences(ctx, args[0]))
 				if err != nil {
@@ -291,7 +294,7 @@ func (a *app) serverContinue() *cobra.Command {
 	cmd := &cobra.Command{
 		Use: "continue NAME", Short: "Let a paused onboarding go on, and watch", Args: exactly("NAME"),
 		RunE: func(cmd *cobra.Command, args []string) error {
-			return a.resume(cmd, args[0], detach, "goes on", func(ctx context.Context, c *client.Client) (contract.Server, error) {
+			return a.resume(cmd, args[0], detach, false, "goes on", func(ctx context.Context, c *client.Client) (contract.Server, error) {
 				return call.Do[contract.Server](c.ContinueOnboarding(ctx, args[0]))
 			})
 		},
@@ -371,7 +374,7 @@ func (a *app) serverCertificates() *cobra.Command {
 }
 
 // resume acts on a stopped onboarding and goes back to watching it.
-func (a *app) resume(cmd *cobra.Command, name string, detach bool, said string, act func(context.Context, *client.Client) (contract.Server, error)) error {
+func (a *app) resume(cmd *cobra.Command, name string, detach, again bool, said string, act func(context.Context, *client.Client) (contract.Server, error)) error {
 	c, err := a.connect()
 	if err != nil {
 		return err
@@ -385,10 +388,17 @@ func (a *app) resume(cmd *cobra.Command, name string, detach bool, said string, 
 		return err
 	}
 	s, err := act(cmd.Context(), c)
-	if err != nil || detach || a.json() {
-		return cmp.Or(err, a.said(cmd, s, "%s %s.", name, said))
+	if err != nil {
+		return err
 	}
-	w.follow(s, false, lastFailure(steps.Items))
+	if detach || a.json() {
+		return a.said(cmd, s, "%s %s.", name, said)
+	}
+	var known schema.Instant // of the failure that the act leaves behind
+	if again {
+		known = lastFailure(steps.Items)
+	}
+	w.follow(s, false, known)
 	return w.run()
 }
 

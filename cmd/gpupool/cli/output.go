@@ -75,7 +75,9 @@ func (t *table) write(w io.Writer, none string) {
 			continue
 		}
 		for _, l := range wrap(r[last], maxWidth-len(indent)) {
-			fmt.Fprintln(w, indent+l)
+			if strings.TrimSpace(l) != "" {
+				fmt.Fprintln(w, indent+l)
+			}
 		}
 	}
 }

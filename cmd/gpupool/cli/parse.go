@@ -7,6 +7,7 @@ import (
 	"strings"
 	"time"
 
+	"gpupool/api/words"
 	"gpupool/schema"
 )
 
@@ -17,7 +18,7 @@ func (d *duration) String() string {
 	if d.ms == 0 {
 		return ""
 	}
-	return (time.Duration(d.ms) * time.Millisecond).String()
+	return words.Setting(time.Duration(d.ms) * time.Millisecond)
 }
 func (d *duration) Type() string { return "duration" }
 func (d *duration) Set(s string) (err error) {

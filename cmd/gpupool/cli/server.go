@@ -219,8 +219,11 @@ func stateCell(s contract.Server, cordons string) string {
 	out := phaseCell(s)
 	if s.Phase == schema.PhaseOnboarding && s.Step != "" {
 		out += ": " + string(s.Step)
-		if s.Failure != nil {
+		switch {
+		case s.Failure != nil:
 			out += " failed"
+		case s.Pause != nil && s.Pause.HeldAt != 0:
+			out += ", paused"
 		}
 	}
 	if cordons != "" {

@@ -391,7 +391,9 @@ func percent(v *float64) string {
 	return strconv.FormatFloat(100**v, 'f', 1, 64) + "%"
 }
 
-func wait(ms int64) string { return (time.Duration(ms) * time.Millisecond).Round(time.Second).String() }
+func wait(ms int64) string {
+	return words.Duration((time.Duration(ms) * time.Millisecond).Round(time.Second))
+}
 
 func (a *app) budget() *cobra.Command {
 	var tenant, hours string
@@ -501,10 +503,10 @@ func (a *app) charging() *cobra.Command {
 		f.put("drain", string(p.Drain))
 		f.put("preempted run", string(p.PreemptedRun))
 		f.put("its grace", string(p.PreemptedDrain))
-		f.put("unstarted", fmt.Sprintf("%s at most", time.Duration(p.Unstarted)*time.Millisecond))
+		f.put("unstarted", "charged "+words.Setting(time.Duration(p.Unstarted)*time.Millisecond)+" at most")
 		f.put("lost", string(p.Lost))
 		f.put("months", fmt.Sprintf("%s, closed %d days after their end", p.Zone, p.CloseAfterDays))
-		f.put("idle", fmt.Sprintf("under %d%% utilization; warned after %s, stopped after %s", p.IdleBelow, never(p.IdleWarn), never(p.IdleReclaim)))
+		f.put("idle", fmt.Sprintf("under %d%% utilization; told %s, stopped %s", p.IdleBelow, idleWords(p.IdleWarn), idleWords(p.IdleReclaim)))
 	}
 	var changes struct {
 		launch, drain, run, grace, lost, zone string
@@ -552,13 +554,6 @@ func (a *app) charging() *cobra.Command {
 	f.DurationVar(&changes.warn, "idle-warn", 0, "a job idle for as long is told of; 0 = never")
 	f.DurationVar(&changes.reclaim, "idle-reclaim", 0, "a job idle for as long is stopped; 0 = never")
 	return group("charging", "What of held time is charged", get, set)
-}
-
-func never(ms int64) string {
-	if ms == 0 {
-		return "never"
-	}
-	return (time.Duration(ms) * time.Millisecond).String()
 }
 
 // partsOf are the cells of --parts. What is not known is empty, not 0.
