@@ -210,12 +210,12 @@ func TestASpecBoundsItsJobsTimeAndIsDeletedWhenNoneIsLeft(t *testing.T) {
 	if sp.MaxTime != 7200000 {
 		t.Fatalf("the spec is %+v", sp)
 	}
-	wantProblem(t, q.member("POST", "/v1/jobs", `{"project":"main","spec":"short","command":["true"],"time_limit_ms":7200001}`), schema.CodeInvalid, "time_limit_ms", "2h0m0s", "short")
+	wantProblem(t, q.member("POST", "/v1/jobs", `{"project":"main","spec":"short","command":["true"],"time_limit_ms":7200001}`), schema.CodeInvalid, "time_limit_ms", "2h", "short")
 	job := q.job(`"spec":"short"`)
 	if j := q.read(job); j.TimeLimitMs != 7200000 {
 		t.Errorf("a job without a limit has %d ms, its spec's longest is 7200000", j.TimeLimitMs)
 	}
-	wantProblem(t, q.member("POST", "/v1/jobs/"+job+"/actions/time-limit", `{"time_limit_ms":7200001}`), schema.CodeInvalid, "time_limit_ms", "2h0m0s")
+	wantProblem(t, q.member("POST", "/v1/jobs/"+job+"/actions/time-limit", `{"time_limit_ms":7200001}`), schema.CodeInvalid, "time_limit_ms", "2h")
 	q.starts(job)
 	waits := q.job(`"spec":"short","time_limit_ms":60000`)
 	q.waits(waits, schema.ReasonCapacity, "free=0", "needed=8")

@@ -7,6 +7,30 @@ import (
 	"time"
 )
 
+func TestASettingIsSaidAsItIsTyped(t *testing.T) {
+	t.Parallel()
+	for d, want := range map[time.Duration]string{
+		0: "0s", 45 * time.Second: "45s", 2 * time.Minute: "2m", 90 * time.Second: "1m30s", time.Hour: "1h", 90 * time.Minute: "1h30m",
+		10 * time.Hour: "10h", time.Hour + time.Second: "1h0m1s", 168 * time.Hour: "7d", 36 * time.Hour: "1d12h", 24*time.Hour + 10*time.Minute: "1d10m",
+	} {
+		if got := Setting(d); got != want {
+			t.Errorf("%v is %q, not %q", d, got, want)
+		}
+	}
+}
+
+func TestAnEmptyValueIsMissing(t *testing.T) {
+	t.Parallel()
+	for want, err := range map[string]error{
+		"job.project: is missing (" + OneOf([]string{"main", "llm"}) + ")": Invalid("job.project", "", "one of main, llm"),
+		"role: \"boss\" is not valid (there is none yet)":                  Invalid("role", "boss", OneOf([]string{})),
+	} {
+		if err.Error() != want {
+			t.Errorf("%q, not %q", err, want)
+		}
+	}
+}
+
 func TestEveryListedChangeIsBetweenKnownStates(t *testing.T) {
 	t.Parallel()
 	checkLifecycle(t, Phases)

@@ -175,7 +175,7 @@ func diagnose(in DiagnoseInput, events []schema.Event) schema.StepFailure {
 		do = "does its boot interface have the MAC that was enrolled, with network boot enabled? Is the cable in the provisioning network, the relay set?"
 	}
 	var b strings.Builder
-	fmt.Fprintf(&b, "no phone-home within %s. Proven: %s. Not proven: %s. ", in.Waited.Round(time.Second), proven, not)
+	fmt.Fprintf(&b, "no phone-home within %s. Proven: %s. Not proven: %s. ", schema.Setting(in.Waited.Round(time.Second)), proven, not)
 	if s.n > 0 {
 		fmt.Fprintf(&b, "Last seen: %s at %s. ", last(s.last), s.last.At)
 	}

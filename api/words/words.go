@@ -38,29 +38,6 @@ func Duration(d time.Duration) string {
 	}
 }
 
-// Setting is d as a person types it: 45s, 90m as 1h30m, 7d. It is exact to the millisecond, and the command line reads it.
-func Setting(d time.Duration) string {
-	days, rest := d/(24*time.Hour), d%(24*time.Hour)
-	if d < 24*time.Hour {
-		days, rest = 0, d
-	}
-	s := rest.String()
-	if strings.HasSuffix(s, "m0s") {
-		s = strings.TrimSuffix(s, "0s")
-	}
-	if strings.HasSuffix(s, "h0m") {
-		s = strings.TrimSuffix(s, "0m")
-	}
-	switch {
-	case days == 0:
-		return s
-	case rest == 0:
-		return strconv.FormatInt(int64(days), 10) + "d"
-	default:
-		return strconv.FormatInt(int64(days), 10) + "d" + s
-	}
-}
-
 // Ago is how long before now t was: "3m12s ago", "just now"; None for the zero Instant.
 func Ago(t, now schema.Instant) string {
 	switch d := now.Sub(t); {

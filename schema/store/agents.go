@@ -81,7 +81,7 @@ func (tx *Tx) keepSystem(v schema.Server) error {
 // whoever registers then is another.
 func (tx *Tx) startedAnew(v schema.Server) error {
 	if silent, enough := tx.now.Sub(v.AgentSeen), 2*tx.s.seen; silent < enough {
-		return &schema.Error{Code: schema.CodeLimited, Message: fmt.Sprintf("the agent of server %s was heard of %s ago: another takes its place after %s of silence", v.Name, silent.Round(time.Second), enough),
+		return &schema.Error{Code: schema.CodeLimited, Message: fmt.Sprintf("the agent of server %s was heard of %s ago: another takes its place after %s of silence", v.Name, schema.Setting(silent.Round(time.Second)), schema.Setting(enough)),
 			Hint: "ask again; where this is not the server's own restart, find who has taken its address"}
 	}
 	var open []schema.Task

@@ -245,7 +245,7 @@ func (tx *Tx) newJob(by string, in NewJob) (job schema.Job, err error) {
 		return job, err
 	}
 	if in.Kind == schema.JobService && in.TimeLimit == 0 && limit > 0 {
-		return job, schema.Invalid("spec", in.Spec, fmt.Sprintf("a spec without a longest time: jobs of this one end after %s, and a service does not end. Or give a time limit, after which it does", limit))
+		return job, schema.Invalid("spec", in.Spec, fmt.Sprintf("a spec without a longest time: jobs of this one end after %s, and a service does not end. Or give a time limit, after which it does", schema.Setting(limit)))
 	}
 	for i, d := range in.DependsOn {
 		var n int64
@@ -328,7 +328,7 @@ func limitOf(spec schema.Spec, asked time.Duration) (time.Duration, error) {
 	case most == 0:
 		return asked, nil
 	case asked > most:
-		return 0, schema.Invalid("time_limit", asked, fmt.Sprintf("at most %s, the longest of spec %s", most, spec.Name))
+		return 0, schema.Invalid("time_limit", schema.Setting(asked), fmt.Sprintf("at most %s, the longest of spec %s", schema.Setting(most), spec.Name))
 	case asked == 0:
 		return most, nil
 	}

@@ -94,7 +94,7 @@ func (tx *Tx) limited(v schema.Server, f schema.Fault, verdict Verdict) (string,
 			return "", err
 		}
 		if most := max(int64(l.Alike), pool/500); alike+1 >= most {
-			scope, why = code, fmt.Sprintf("%s %s came on %d servers within %s: software, or something that they share, is the likelier cause", f.Kind, f.Code, alike+1, l.AlikeWithin)
+			scope, why = code, fmt.Sprintf("%s %s came on %d servers within %s: software, or something that they share, is the likelier cause", f.Kind, f.Code, alike+1, schema.Setting(l.AlikeWithin))
 		}
 	}
 	if scope == "" {

@@ -22,7 +22,7 @@ type JobEnd struct {
 	Infra bool
 	// Refused says that the server's agent did not begin it: for what it asked for, or for what the server lacks.
 	Refused bool
-	Text  string // what it said, for words
+	Text    string // what it said, for words
 }
 
 // JobDevice is an accelerator that it held.

@@ -121,7 +121,7 @@ func printOutgrown(w io.Writer, specs []outgrownSpec, limit time.Duration) {
 		}
 		t.row(s.Spec, strconv.Itoa(s.Jobs), secondsText(s.Now), at, secondsText(s.Then), cmp.Or(s.On, "no day"))
 	}
-	fmt.Fprintf(w, "\nReplayed with more demand, until nine of ten jobs wait longer than %s:\n", words.Setting(limit))
+	fmt.Fprintf(w, "\nReplayed with more demand, until nine of ten jobs wait longer than %s:\n", schema.Setting(limit))
 	t.write(w, "")
 }
 

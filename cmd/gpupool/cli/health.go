@@ -67,7 +67,7 @@ func whenMet(r schema.HealthRule) string {
 		if r.Across {
 			n += " over repairs"
 		}
-		w = append(w, n+" in "+words.Setting(time.Duration(r.Within)*time.Millisecond))
+		w = append(w, n+" in "+schema.Setting(time.Duration(r.Within)*time.Millisecond))
 	}
 	return r.Kind + " " + strings.Join(w, " ")
 }

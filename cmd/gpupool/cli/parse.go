@@ -7,7 +7,6 @@ import (
 	"strings"
 	"time"
 
-	"gpupool/api/words"
 	"gpupool/schema"
 )
 
@@ -18,7 +17,7 @@ func (d *duration) String() string {
 	if d.ms == 0 {
 		return ""
 	}
-	return words.Setting(time.Duration(d.ms) * time.Millisecond)
+	return schema.Setting(time.Duration(d.ms) * time.Millisecond)
 }
 func (d *duration) Type() string { return "duration" }
 func (d *duration) Set(s string) (err error) {

@@ -184,7 +184,7 @@ func idleWords(ms int64) string {
 	case 0:
 		return "never"
 	}
-	return "after " + words.Setting(time.Duration(ms)*time.Millisecond)
+	return "after " + schema.Setting(time.Duration(ms)*time.Millisecond)
 }
 
 func accountWords(a schema.Account) string {

@@ -503,7 +503,7 @@ func (a *app) charging() *cobra.Command {
 		f.put("drain", string(p.Drain))
 		f.put("preempted run", string(p.PreemptedRun))
 		f.put("its grace", string(p.PreemptedDrain))
-		f.put("unstarted", "charged "+words.Setting(time.Duration(p.Unstarted)*time.Millisecond)+" at most")
+		f.put("unstarted", "charged "+schema.Setting(time.Duration(p.Unstarted)*time.Millisecond)+" at most")
 		f.put("lost", string(p.Lost))
 		f.put("months", fmt.Sprintf("%s, closed %d days after their end", p.Zone, p.CloseAfterDays))
 		f.put("idle", fmt.Sprintf("under %d%% utilization; told %s, stopped %s", p.IdleBelow, idleWords(p.IdleWarn), idleWords(p.IdleReclaim)))
