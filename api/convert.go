@@ -98,7 +98,7 @@ func counts[K ~string](in map[K]int) map[string]int {
 }
 
 func toOverview(o store.Overview) contract.Overview {
-	return contract.Overview{At: o.At, Servers: counts(o.Phases), Jobs: counts(o.Jobs), Queue: counts(o.Reasons), Failures: toServers(o.Failures), Repairs: some(o.Repairs), Breakers: some(o.Breakers),
+	return contract.Overview{At: o.At, Servers: counts(o.Phases), Jobs: counts(o.Jobs), Queue: counts(o.Reasons), Failures: toServers(o.Failures), Paused: toServers(o.Paused), Repairs: some(o.Repairs), Breakers: some(o.Breakers),
 		Models: each(o.Models, func(m store.ModelOverview) contract.ModelOverview {
 			return contract.ModelOverview{Model: m.Model, Installed: m.Installed, Allocated: m.Allocated, Idle: m.Idle, Cordoned: m.Cordoned, Draining: m.Draining, Repairing: m.Repairing, Unhealthy: m.Unhealthy}
 		})}

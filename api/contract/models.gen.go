@@ -1248,6 +1248,9 @@ type Overview struct {
 	Jobs   map[string]int  `json:"jobs"`
 	Models []ModelOverview `json:"models"`
 
+	// Paused Servers whose onboarding a person has paused
+	Paused []Server `json:"paused"`
+
 	// Queue Waiting jobs by reason code
 	Queue map[string]int `json:"queue"`
 

@@ -26,6 +26,7 @@ type Overview struct {
 	Jobs     map[schema.JobState]int   `json:"jobs"`     // live ones
 	Reasons  map[schema.ReasonCode]int `json:"reasons"`  // of queued jobs
 	Failures []schema.Server           `json:"failures"` // servers that stopped and wait for a person
+	Paused   []schema.Server           `json:"paused"`   // servers whose onboarding a person has paused
 	Repairs  []schema.Repair           `json:"repairs"`  // open ones
 	Breakers []schema.Breaker          `json:"breakers"` // open ones
 }
@@ -93,6 +94,9 @@ func (s *Store) PoolOverview(ctx context.Context) (Overview, error) {
 	}
 	var err error
 	if o.Failures, err = s.Servers(ctx, ServerFilter{Failed: true}); err != nil {
+		return o, err
+	}
+	if o.Paused, err = s.Servers(ctx, ServerFilter{Paused: true}); err != nil {
 		return o, err
 	}
 	if o.Repairs, err = s.Repairs(ctx, RepairFilter{Open: true}); err != nil {

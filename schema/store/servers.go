@@ -226,6 +226,7 @@ type ServerFilter struct {
 	Region, Site, Rack string
 	Phase              schema.Phase
 	Failed             bool // only those that stopped and wait for a person
+	Paused             bool // only those whose onboarding stands at a pause
 }
 
 // Servers lists by name.
@@ -238,6 +239,9 @@ func (s *Store) Servers(ctx context.Context, f ServerFilter) ([]schema.Server, e
 	}
 	if f.Failed {
 		q = q.Where("failure_code <> ''")
+	}
+	if f.Paused {
+		q = q.Where("failure_code = '' AND pause_held_at <> 0")
 	}
 	var out []schema.Server
 	return out, q.Find(&out).Error

@@ -37,7 +37,7 @@ func (a *app) overview() *cobra.Command {
 			o.Repairs = slices.DeleteFunc(o.Repairs, func(r schema.Repair) bool {
 				return r.State != schema.RepairWaiting || slices.ContainsFunc(o.Failures, func(s contract.Server) bool { return s.Id == r.Server })
 			})
-			if len(o.Failures)+len(o.Repairs)+len(o.Breakers) > 0 {
+			if len(o.Failures)+len(o.Paused)+len(o.Repairs)+len(o.Breakers) > 0 {
 				fmt.Fprintln(w, "\nWaits for a person")
 			}
 			for _, b := range o.Breakers {
@@ -52,6 +52,12 @@ func (a *app) overview() *cobra.Command {
 				}
 				next, _, _ := strings.Cut(remedy(s), "\n")
 				fmt.Fprintln(w, "    "+next)
+			}
+			for _, s := range o.Paused {
+				for _, l := range wrap(words.Printable(s.Name+" "+words.Paused(*s.Pause, nowInstant()), false), maxWidth-4) {
+					fmt.Fprintln(w, "  "+l)
+				}
+				fmt.Fprintln(w, "    gpupool server continue "+s.Name)
 			}
 			names := serverNames(cmd, c)
 			for _, r := range o.Repairs {
