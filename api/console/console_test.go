@@ -22,6 +22,7 @@ import (
 	"gpupool/api/testpool"
 	"gpupool/schema"
 	"gpupool/schema/store"
+	"gpupool/schema/store/storetest"
 )
 
 func TestMain(m *testing.M) {
@@ -197,6 +198,33 @@ func TestAnotherTenantsJobIsNoJob(t *testing.T) {
 	}
 	if _, body := v.do("POST", "/ui/jobs/"+job+"/cancel", url.Values{}); !strings.Contains(body, "No job") {
 		t.Fatalf("it can be cancelled: %s", body)
+	}
+}
+
+func TestATenantSeesWhereAJobRanByTheServersName(t *testing.T) {
+	t.Parallel()
+	p := start(t)
+	v := storetest.Available(t, p.Store, 1, "nvidia-h100-80gb", 8)
+	job := tenant(t, p)
+	w := p.Store.Watch(store.TopicJob(job))
+	defer w.Close()
+	for end := time.After(time.Minute); ; {
+		j, err := p.Store.Job(t.Context(), job)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if j.Attempt > 0 {
+			break
+		}
+		select {
+		case <-w.C:
+		case <-end:
+			t.Fatalf("it is %s", j.State)
+		}
+	}
+	_, body := visit(t, p).signIn(schema.RoleTenantMember, "research", "").do("GET", "/ui/jobs/"+job, nil)
+	if !strings.Contains(body, v.Name+" (8)") || strings.Contains(body, v.ID) {
+		t.Fatalf("where it ran is not told by the name %s alone:\n%s", v.Name, body)
 	}
 }
 
