@@ -5,6 +5,7 @@ import (
 	"cmp"
 	"context"
 	"errors"
+	"fmt"
 	"io"
 	"log/slog"
 	"net/netip"
@@ -95,7 +96,7 @@ With --site what was found is kept with the pool, for ` + "`gpupool bmc found`" 
 					return err
 				}
 			}
-			return a.showFound(cmd, out, allow != "")
+			return a.showFound(cmd, out, allow != "", noneAnswers(port, plain))
 		},
 	}
 	f := cmd.Flags()
@@ -135,8 +136,17 @@ func (a *app) discoverFrom(cmd *cobra.Command, in contract.NewBMCProbe) error {
 	for _, f := range p.Found {
 		t.row(f.Address, f.Vendor, f.Product, f.UUID)
 	}
-	t.write(cmd.OutOrStdout(), "Nothing there speaks Redfish.")
+	t.write(cmd.OutOrStdout(), noneAnswers(in.Port, in.PlainHttp))
 	return nil
+}
+
+// noneAnswers says what was asked where no BMC answered.
+func noneAnswers(port int, plain bool) string {
+	by := "HTTPS"
+	if plain {
+		by = "plain HTTP"
+	}
+	return fmt.Sprintf("Nothing there speaks Redfish by %s at port %d. Other ports: --port; plain HTTP, as in the lab: --http.", by, cmp.Or(port, 443))
 }
 
 func readSerials(file string) (map[string]bool, error) {
@@ -182,7 +192,7 @@ func recognise(ctx context.Context, list []found, serials map[string]bool, user,
 	wg.Wait()
 }
 
-func (a *app) showFound(cmd *cobra.Command, list []found, named bool) error {
+func (a *app) showFound(cmd *cobra.Command, list []found, named bool, none string) error {
 	if a.json() {
 		return printJSON(cmd.OutOrStdout(), map[string]any{"items": list})
 	}
@@ -201,7 +211,7 @@ func (a *app) showFound(cmd *cobra.Command, list []found, named bool) error {
 		}
 		t.row(f.Address, f.Model, f.Serial, listed, f.Error)
 	}
-	t.write(cmd.OutOrStdout(), "Nothing there speaks Redfish.")
+	t.write(cmd.OutOrStdout(), none)
 	return nil
 }
 
