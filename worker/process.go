@@ -16,6 +16,7 @@ import (
 	"net"
 	"net/netip"
 	"os"
+	"runtime/debug"
 	"strings"
 	"sync"
 	"time"
@@ -248,6 +249,9 @@ func (p *Process) webhookRules() (webhook.Rules, error) {
 
 // allocators offers to run the configured regions' allocators.
 func (p *Process) allocators(ctx context.Context) error {
+	if len(p.Config.Roles) == 1 && os.Getenv("GOGC") == "" { // what the operator sets holds
+		debug.SetGCPercent(allocator.GCPercent)
+	}
 	for _, region := range p.Config.Regions {
 		w := sdkworker.New(p.Client, workflows.AllocatorQueue(region), sdkworker.Options{DisableWorkflowWorker: true, MaxConcurrentActivityTaskPollers: 1, WorkerStopTimeout: stopWithin, MaxHeartbeatThrottleInterval: hosted.Every})
 		w.RegisterActivity(&allocator.Activities{Store: p.Store, Mixed: p.Config.Jobs.MixedTenants, Holder: identity(), Log: p.log.With("part", "allocator")})

@@ -27,6 +27,12 @@ type Activities struct {
 	Log    *slog.Logger
 }
 
+// GCPercent is the garbage collector's target in a process that does nothing but allocate. What it holds is large and lasts, what a
+// cycle leaves behind is small: collecting a third as often keeps a collection, which costs the cycles that it meets half as much
+// again, to fewer than one cycle in a hundred. The price is memory: 4 times what is held (GOGC's meaning), 0.5 GiB at
+// 80,000 accelerators and 100,000 queued jobs.
+const GCPercent = 300
+
 // gather is how long after a cycle the next one waits for more to decide: a cycle costs a transaction, and what comes
 // together is decided together. The first news after a quiet moment is acted upon at once.
 const gather = 10 * time.Millisecond

@@ -113,8 +113,8 @@ func fullPool(ctx context.Context, db *store.Store, c store.Config) error {
 	}
 	job := `INSERT INTO jobs (id, seq, tenant, project, name, spec, model, nodes, per_node, priority, asked_priority, preemptible, region, command, env, requeue_limit, state, attempt, submitted_by, submitted_at, time_limit) `
 	for _, q := range []string{
-		count(loadServers) + `INSERT INTO servers (id, name, region, site, rack, serial, arch, bmc_address, bmc_protocol, model, accelerators, cpus, memory_bytes, profile, backend, phase, created_at, updated_at)
-			SELECT 'srv_' || i, 's' || i, 'eu', 'site', 'rack' || (i / 32), 'serial' || i, 'x86_64', 'bmc' || i, 'redfish', 'h100', 8, 112, 2199023255552, 'none', 'node', 'available', 1, 1 FROM n`,
+		count(loadServers) + `INSERT INTO servers (id, name, region, site, rack, serial, arch, bmc_address, bmc_place, bmc_protocol, model, accelerators, cpus, memory_bytes, profile, backend, phase, created_at, updated_at)
+			SELECT 'srv_' || i, 's' || i, 'eu', 'site', 'rack' || (i / 32), 'serial' || i, 'x86_64', 'bmc' || i, 'bmc' || i, 'redfish', 'h100', 8, 112, 2199023255552, 'none', 'node', 'available', 1, 1 FROM n`,
 		count(loadServers*loadPer) + `INSERT INTO accelerators (id, identity, vendor, model, serial, uuid, pci, slot, device_index, memory_bytes, firmware, server, health, health_why, health_at, first_seen, last_seen, installed_at)
 			SELECT 'acc_' || i, 'acc' || i, 'nvidia', 'h100', '', '', '', '', i % 8, 85899345920, '', 'srv_' || (i / 8), 'healthy', '', 1, 1, 1, 1 FROM n`,
 		count(loadServers) + job + `SELECT 'job_run' || i, i + 1, 'tenant' || (i % 20), 'main', '', 'x8', 'h100', 1, 8, 1, 1, TRUE, 'eu', '["true"]', '{}', 3, 'running', 1, 'bench', 1, 3600000 FROM n`,

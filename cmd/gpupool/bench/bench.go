@@ -12,12 +12,14 @@ import (
 	"fmt"
 	"os"
 	"path/filepath"
+	"runtime/debug"
 	"slices"
 	"strings"
 	"text/tabwriter"
 
 	"github.com/spf13/cobra"
 
+	"gpupool/activities/allocator"
 	"gpupool/activities/allocator/simulate"
 	"gpupool/schema"
 )
@@ -141,6 +143,7 @@ func yes(v *bool) string {
 }
 
 func engine(_ context.Context, say func(string)) ([]Figure, error) {
+	defer debug.SetGCPercent(debug.SetGCPercent(allocator.GCPercent)) // as the process of an allocator has it
 	var out []Figure
 	for _, f := range simulate.Bench(false, say) {
 		g := Figure{Group: "engine", Name: f.Name, Value: f.Value, Unit: f.Unit}
