@@ -60,7 +60,7 @@ func newCountsBy(by, prefix string) countsBy {
 		idle:       d("idle_rate", "Share of the known allocated accelerator time that was idle, last 24 hours."),
 		unknown:    d("utilization_unknown_share", "Share of the allocated accelerator time of which no utilization is known, last 24 hours."),
 		jobSuccess: d("job_success_ratio", "Completed jobs among those that ended, cancelled ones aside, last 24 hours."),
-		gpuSuccess: d("gpu_success_ratio", "Accelerator time of completed attempts among ended ones, last 24 hours."),
+		gpuSuccess: d("gpu_success_ratio", "Accelerator time of completed attempts among ended ones, cancelled ones aside, last 24 hours."),
 		used:       d("used_gpu_seconds", "Accelerator time held in the last 24 hours."),
 		waiting:    d("waiting_jobs", "Jobs that wait now, but for those that are held or not to start yet."),
 		overdue:    d("overdue_jobs", "Of the jobs that wait now, those that have for 15 minutes or longer."),

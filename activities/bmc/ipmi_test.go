@@ -101,7 +101,23 @@ mc_enable 0x20
 		}
 	})
 	address = fmt.Sprintf("127.0.0.1:%d", port)
+	eventually(t, "the simulator listens", func() bool { return answers(address) })
 	return address, dir, console
+}
+
+// answers reports whether an ASF ping to an address of IPMI's is answered.
+func answers(address string) bool {
+	c, err := net.Dial("udp4", address)
+	if err != nil {
+		return false
+	}
+	defer c.Close()
+	ping := []byte{6, 0, 0xff, 6, 0, 0, 0x11, 0xbe, 0x80, 0, 0, 0}
+	if _, err := c.Write(ping); err != nil || c.SetReadDeadline(time.Now().Add(200*time.Millisecond)) != nil {
+		return false
+	}
+	n, err := c.Read(make([]byte, 64))
+	return err == nil && n > 0
 }
 
 func TestIPMIDrivesASimulatorThatIsNotOurs(t *testing.T) {

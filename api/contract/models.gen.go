@@ -318,7 +318,7 @@ type Counts struct {
 	// AvailableGpuMs Allocated, idle or reserved, of the models and regions that the key stands for
 	AvailableGpuMs int64 `json:"available_gpu_ms"`
 
-	// GpuSuccess The accelerator time of completed attempts among ended ones
+	// GpuSuccess The accelerator time of completed attempts among ended ones, cancelled ones aside
 	GpuSuccess *float64 `json:"gpu_success,omitempty"`
 
 	// IdleGpuMs Of the known time

@@ -147,11 +147,14 @@ func (c Counts) JobSuccess() (float64, bool) {
 	return share(c.Jobs["completed"], all)
 }
 
-// GPUSuccess is the share of the accelerator time of ended attempts that was of completed ones.
+// GPUSuccess is the share of the accelerator time of ended attempts that was of completed ones. What its owner cancelled is neither,
+// as in JobSuccess: a service ends no other way.
 func (c Counts) GPUSuccess() (float64, bool) {
 	var all int64
-	for _, ms := range c.GPU {
-		all += ms
+	for outcome, ms := range c.GPU {
+		if outcome != string(schema.AttemptCancelled) {
+			all += ms
+		}
 	}
 	return share(c.GPU[string(schema.AttemptCompleted)], all)
 }

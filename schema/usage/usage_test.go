@@ -435,3 +435,21 @@ func TestWhatStartsInItsFirstCycleWaitedForNothing(t *testing.T) {
 		}
 	}
 }
+
+// A service ends when its owner cancels it: its time counts neither for nor against what completed.
+func TestWhatItsOwnerCancelledIsNeitherSuccessNorFailure(t *testing.T) {
+	t.Parallel()
+	c := usage.Counts{
+		Jobs: map[string]int64{"completed": 3, "exit-code": 1, "cancelled": 40},
+		GPU:  map[string]int64{string(schema.AttemptCompleted): 600, string(schema.AttemptLost): 200, string(schema.AttemptCancelled): 9000},
+	}
+	if v, ok := c.JobSuccess(); !ok || v != 0.75 {
+		t.Errorf("by jobs %v, want 3 of 4", v)
+	}
+	if v, ok := c.GPUSuccess(); !ok || v != 0.75 {
+		t.Errorf("by accelerator time %v, want 600 of 800", v)
+	}
+	if _, ok := (usage.Counts{GPU: map[string]int64{string(schema.AttemptCancelled): 1}}).GPUSuccess(); ok {
+		t.Error("a success rate of nothing but what was cancelled")
+	}
+}

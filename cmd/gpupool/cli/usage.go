@@ -303,7 +303,7 @@ func (a *app) report() *cobra.Command {
 		Use: "report", Short: "The four counts: queue wait, allocated share, idle rate, success rate; and what they mean together", Args: exactly(),
 		Long: `The four counts of a period. Wait: percentiles of what started. Allocated: of the time that accelerators were available.
 Idle: of the allocated time whose utilization is known; what is not known is shown apart. Success: by jobs (cancelled ones
-aside) and by GPU-hours of ended attempts. All together, by region and by model the verdict also says for how much of the time
+aside) and by GPU-hours of ended attempts (the same). All together, by region and by model the verdict also says for how much of the time
 in which jobs waited some accelerators of what they asked for were idle.`,
 		Example: `  gpupool report --by spec --from 2026-11
   gpupool report --every day -o json`,
