@@ -206,6 +206,9 @@ func (s *Store) RequestStop(ctx context.Context, job string, attempt int, why sc
 		if attempt != 0 && j.Attempt != attempt {
 			return schema.Stale(fmt.Sprintf("job %s is at attempt %d, not %d", job, j.Attempt, attempt))
 		}
+		if attempt != 0 && j.State == schema.JobQueued { // what is said of an attempt is not said of the next
+			return schema.Stale(fmt.Sprintf("attempt %d of job %s has passed: it is queued again", attempt, job))
+		}
 		if j.State.Ended() {
 			if attempt == 0 && (j.State != schema.JobCancelled || why != schema.AttemptCancelled) {
 				return schema.Conflict(fmt.Sprintf("job %s is %s already", job, j.State), "there is nothing to stop")
