@@ -1,8 +1,10 @@
 package simulate
 
 import (
+	"bytes"
 	"math"
 	"os"
+	"slices"
 	"testing"
 
 	"gpupool/activities/allocator/engine"
@@ -71,6 +73,47 @@ func TestPhillyWaitsFallAsCapacityGrows(t *testing.T) {
 			t.Errorf("%d accelerators: mean wait %.0f s, with more it was %.0f s", n, r.WaitMean, waits)
 		}
 		waits = r.WaitMean
+	}
+}
+
+// TestOpenbUsesWhatItsPodsRanAndNotWhatTheyWaited is case 25b as recorded: the pods that were scheduled on accelerators, from
+// scheduled_time on. Shares of an accelerator count by their thousandths.
+func TestOpenbUsesWhatItsPodsRanAndNotWhatTheyWaited(t *testing.T) {
+	t.Parallel()
+	b, err := os.ReadFile(shared.Path(t, "data", "traces", "openb_pod_list_default.csv"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	rows, err := readCSV(bytes.NewReader(b))
+	if err != nil {
+		t.Fatal(err)
+	}
+	ran := map[string]bool{}
+	for i := range rows.rows {
+		r := row{t: rows, line: i}
+		ran[r.text("name")] = r.text("scheduled_time") != "" && r.text("num_gpu") != "0"
+	}
+	tr := readTrace(t, "openb_pod_list_default.csv")
+	tr.Jobs = slices.DeleteFunc(tr.Jobs, func(j Job) bool { return !ran[j.ID] })
+	f, err := os.Open(shared.Path(t, "data", "traces", "openb_node_list_gpu_node.csv"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer f.Close()
+	pool, err := ReadPool(f)
+	if err != nil {
+		t.Fatal(err)
+	}
+	r, err := Replay(tr, pool, Policy{Name: "default"}, nil)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if len(tr.Jobs) != 6203 || r.Completed != 6203 {
+		t.Errorf("%d of %d pods completed, want 6203", r.Completed, len(tr.Jobs))
+	}
+	// 185,294,426,970 thousandths of an accelerator x seconds.
+	if got := math.Round(r.GPUHours * 3.6e6); got != 185_294_426_970 {
+		t.Errorf("%.3f GPU-hours (%.0f thousandths x s), want 51470.674", r.GPUHours, got)
 	}
 }
 

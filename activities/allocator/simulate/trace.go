@@ -34,7 +34,8 @@ var ErrFormat = errors.New("unknown columns (hint: want timestamp,duration,num_g
 // ReadTrace reads a trace, whichever of the three formats its columns say it is:
 //
 //	philly:  timestamp,duration,num_gpus,gpu_time,cluster     (seconds; the cluster is the tenant)
-//	openb:   name,cpu_milli,memory_mib,num_gpu,gpu_milli,...  (Alibaba cluster-trace-gpu-v2023; seconds)
+//	openb:   name,cpu_milli,memory_mib,num_gpu,gpu_milli,...  (Alibaba cluster-trace-gpu-v2023; seconds; a pod ran from
+//	         scheduled_time, or creation_time where it has none, up to deletion_time)
 //	gpupool: id,tenant,project,spec,model,accelerators,nodes,priority,preemptible,submit,run,limit
 //	         (submit as RFC 3339 or seconds, run and limit in seconds; only submit, run and accelerators are needed)
 func ReadTrace(r io.Reader) (*Trace, error) {
@@ -184,6 +185,12 @@ func openb(t *table) (*Trace, error) {
 		if to < from {
 			r.fail("deletion_time", "a time after creation_time")
 		}
+		began := from // a pod that was never scheduled: how long it would have run is not known
+		if r.text("scheduled_time") != "" {
+			if began = r.seconds("scheduled_time"); began < from || began > to {
+				r.fail("scheduled_time", "a time from creation_time to deletion_time")
+			}
+		}
 		if r.err != nil {
 			return nil, r.err
 		}
@@ -196,7 +203,7 @@ func openb(t *table) (*Trace, error) {
 			specs[req] = name
 			tr.Specs = append(tr.Specs, req.Spec(name))
 		}
-		tr.Jobs = append(tr.Jobs, Job{Run: to - from, Job: engine.Job{
+		tr.Jobs = append(tr.Jobs, Job{Run: to - began, Job: engine.Job{
 			ID: r.text("name"), Tenant: cmp.Or(r.text("qos"), "openb"), Spec: name, Submitted: origin.Add(from),
 		}})
 	}
