@@ -34,7 +34,10 @@ func (s *Server) zone(c *gin.Context, asked *string) (*time.Location, error) {
 func (s *Server) between(from, to *time.Time) (usage.Interval, error) {
 	w := usage.Interval{End: s.c.Store.Now()}
 	if to != nil {
-		w.End = schema.At(*to)
+		var err error
+		if w.End, err = until(*to); err != nil {
+			return w, err
+		}
 	}
 	w.Start = w.End.Add(-30 * 24 * time.Hour)
 	if from != nil {
@@ -44,6 +47,15 @@ func (s *Server) between(from, to *time.Time) (usage.Interval, error) {
 		return w, schema.Invalid("from", w.Start, "before to, which is "+w.End.String())
 	}
 	return w, nil
+}
+
+// until is the end of what is asked for. Nothing is recorded of before 1970, whose first moment stands for none.
+func until(t time.Time) (schema.Instant, error) {
+	at := schema.At(t)
+	if at <= 0 {
+		return at, schema.Invalid("to", t.Format(time.RFC3339), "a moment after 1970-01-01T00:00:00Z")
+	}
+	return at, nil
 }
 
 // periods cuts what was asked for at the zone's calendar.
@@ -354,6 +366,12 @@ func (s *Server) GetFocus(c *gin.Context, p contract.GetFocusParams) {
 	if err != nil {
 		s.fail(c, err)
 		return
+	}
+	if t != "" {
+		if _, err := s.c.Store.Tenant(c.Request.Context(), t); err != nil {
+			s.fail(c, err)
+			return
+		}
 	}
 	w, zone, err := s.month(c, p.Month, p.Zone)
 	if err != nil {

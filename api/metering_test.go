@@ -138,6 +138,15 @@ func TestBadUsageInputIsNamed(t *testing.T) {
 		{"GET", "/v1/usage?from=2026-01-01T00:00:00Z&every=hour", "", "every"},
 		{"GET", "/v1/usage?zone=Mars/Phobos", "", "zone"},
 		{"GET", "/v1/usage?zone=Local", "", "zone"},
+		{"GET", "/v1/usage?to=0000-01-01T00:00:00Z", "", "to"},
+		{"GET", "/v1/usage?to=1970-01-01T00:00:00Z", "", "to"},
+		{"GET", "/v1/usage/audit?to=0000-01-01T00:00:00Z", "", "to"},
+		{"GET", "/v1/report?to=0001-01-01T00:00:00Z", "", "to"},
+		{"GET", "/v1/report?from=9999-12-31T23:59:59Z", "", "from"},
+		{"GET", "/v1/capacity?from=NaN", "", "from"},
+		{"GET", "/v1/forecast?days=9223372036854775807", "", "days"},
+		{"GET", "/v1/usage/focus?tenant=acme&month=2026-13", "", "month"},
+		{"GET", "/v1/usage/focus?tenant=acme&month=2026-11&zone=../etc/passwd", "", "zone"},
 		{"GET", "/v1/usage/statement?tenant=acme&month=2026-13", "", "month"},
 		{"GET", "/v1/usage/statement?month=2026-01", "", "tenant"},
 		{"GET", "/v1/usage/audit?from=2026-02-01T00:00:00Z&to=2026-01-01T00:00:00Z", "", "from"},
@@ -150,5 +159,7 @@ func TestBadUsageInputIsNamed(t *testing.T) {
 	} {
 		wantProblem(t, p.op(c.method, c.path, c.body), schema.CodeInvalid, c.field)
 	}
+	wantProblem(t, p.op("PUT", "/v1/charging", `{"launch":"tenant","drain":"tenant","preempted_run":"tenant","preempted_drain":"pool","unstarted_charged_ms":0,"lost":"all","zone":"","close_after_days":5,"idle_below_percent":5,"idle_warn_ms":0,"idle_reclaim_ms":0}`), schema.CodeInvalid, "zone")
+	wantProblem(t, p.op("GET", "/v1/usage/focus?tenant=nobody&month=2026-11", ""), schema.CodeNotFound, "", "nobody")
 	wantProblem(t, p.send(p.tokens[auth.TenantAdmin], "PUT", "/v1/charging", "{}"), schema.CodeForbidden, "")
 }

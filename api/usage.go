@@ -39,7 +39,10 @@ func (s *Server) GetUsage(c *gin.Context, p contract.GetUsageParams) {
 		q.From = schema.At(*p.From)
 	}
 	if p.To != nil {
-		q.To = schema.At(*p.To)
+		if q.To, err = until(*p.To); err != nil {
+			s.fail(c, err)
+			return
+		}
 	}
 	if p.By != nil {
 		q.By = *p.By

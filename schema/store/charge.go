@@ -138,7 +138,7 @@ func (s *Store) AdjustUsage(ctx context.Context, by string, in Adjustment) (sche
 		var before schema.LedgerRow
 		switch err := tx.db.Where("id = ?", row.ID).Take(&before).Error; {
 		case err == nil:
-			if before.Amount != row.Amount || before.Job != row.Job || before.Note != row.Note {
+			if before.Amount != row.Amount || before.Job != row.Job || before.Project != row.Project || before.Spec != row.Spec || before.Region != row.Region || before.Note != row.Note {
 				return &schema.Error{Code: schema.CodeReused, Field: "key", Message: fmt.Sprintf("%q was used for another correction", in.Key), Hint: "use a new key for a new one"}
 			}
 			row = before
@@ -238,6 +238,7 @@ func (s *Store) SetBudget(ctx context.Context, by string, b Budget) (Budget, err
 		b.Warn = []int{50, 80, 100}
 	}
 	slices.Sort(b.Warn)
+	b.Warn = slices.Compact(b.Warn)
 	for _, p := range b.Warn {
 		if p < 1 || p > 1000 {
 			return b, schema.Invalid("warn", p, "per cents from 1 to 1000")
@@ -249,6 +250,10 @@ func (s *Store) SetBudget(ctx context.Context, by string, b Budget) (Budget, err
 	}
 	err = s.Write(ctx, func(tx *Tx) error {
 		if err := tx.hasProject(b.Tenant, b.Project); err != nil {
+			return err
+		}
+		// What was told of another ceiling says nothing of this one.
+		if _, err := tx.exec("DELETE FROM usage_warnings WHERE subject IN (SELECT id FROM budgets WHERE tenant = ? AND project = ? AND model = ? AND (amount_ms <> ? OR zone <> ?))", b.Tenant, b.Project, b.Model, b.Amount, b.Zone); err != nil {
 			return err
 		}
 		b.ID, b.UpdatedAt = NewID("bud", tx.now), tx.now
@@ -411,7 +416,7 @@ func (tx *Tx) coverLimit(j schema.Job, limit time.Duration, have limitBudgets) e
 	return err
 }
 
-// WarnBudgets tells, once a month and threshold, of budgets that have spent and used as much.
+// WarnBudgets tells, once a month, threshold and ceiling, of budgets that have spent and used as much.
 func (s *Store) WarnBudgets(ctx context.Context) (warned int, err error) {
 	states, err := s.BudgetStates(ctx, "")
 	if err != nil {
@@ -419,7 +424,7 @@ func (s *Store) WarnBudgets(ctx context.Context) (warned int, err error) {
 	}
 	for _, b := range states {
 		for _, percent := range b.Warn {
-			if (b.Spent + b.Committed) < b.Amount/100*int64(percent) {
+			if 100*(b.Spent+b.Committed) < b.Amount*int64(percent) { // 2^53 x 1000 fits
 				continue
 			}
 			err := s.Write(ctx, func(tx *Tx) error {

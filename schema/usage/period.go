@@ -31,6 +31,8 @@ type Period struct {
 	Interval
 }
 
+const zoneRight = "an IANA time zone, like UTC or Europe/Berlin"
+
 // Zone is the IANA time zone named; the process's own ("Local") is none. "" is UTC.
 func Zone(name string) (*time.Location, error) {
 	if name == "" {
@@ -38,7 +40,7 @@ func Zone(name string) (*time.Location, error) {
 	}
 	z, err := time.LoadLocation(name)
 	if err != nil || strings.EqualFold(name, "local") {
-		return nil, schema.Invalid("zone", name, "an IANA time zone, like UTC or Europe/Berlin")
+		return nil, schema.Invalid("zone", name, zoneRight)
 	}
 	return z, nil
 }

@@ -66,11 +66,11 @@ func (p Policy) Check() error {
 	if p.Unstarted < 0 {
 		return schema.Invalid("unstarted_charged_ms", p.Unstarted, "0 or more milliseconds")
 	}
-	if p.Zone == "Local" {
-		return schema.Invalid("zone", p.Zone, "an IANA time zone, like UTC or Europe/Berlin: the process's own is none")
+	if p.Zone == "" {
+		return schema.Invalid("zone", p.Zone, zoneRight)
 	}
-	if _, err := time.LoadLocation(p.Zone); err != nil {
-		return schema.Invalid("zone", p.Zone, "an IANA time zone, like UTC or Europe/Berlin")
+	if _, err := Zone(p.Zone); err != nil {
+		return err
 	}
 	if p.CloseAfterDays < 0 || p.CloseAfterDays > 3650 {
 		return schema.Invalid("close_after_days", p.CloseAfterDays, "0 to 3650 days")
@@ -110,7 +110,7 @@ func (p Policy) IdleLimits(tenant, project schema.Account) (warn, reclaim int64)
 // OpenFrom is the begin of the oldest month that is still open at now, in zone.
 func (p Policy) OpenFrom(now schema.Instant, zone *time.Location) schema.Instant {
 	y, m, _ := now.Time().In(zone).AddDate(0, 0, -p.CloseAfterDays).Date()
-	return schema.At(time.Date(y, m, 1, 0, 0, 0, 0, zone))
+	return begin(y, m, 1, zone)
 }
 
 // Credits are the rows that take back from a usage row what the pool pays for. good is the last moment at which the

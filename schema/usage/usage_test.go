@@ -2,6 +2,7 @@ package usage_test
 
 import (
 	"encoding/csv"
+	"errors"
 	"fmt"
 	"math"
 	"os"
@@ -451,5 +452,28 @@ func TestWhatItsOwnerCancelledIsNeitherSuccessNorFailure(t *testing.T) {
 	}
 	if _, ok := (usage.Counts{GPU: map[string]int64{string(schema.AttemptCancelled): 1}}).GPUSuccess(); ok {
 		t.Error("a success rate of nothing but what was cancelled")
+	}
+}
+
+// A month that begins without a midnight (Asuncion, 2017-10-01) is open from the moment at which the month before ends.
+func TestAMonthIsOpenFromTheMomentItBegins(t *testing.T) {
+	asuncion := zone(t, "America/Asuncion")
+	september, err := usage.Month("2017-09", asuncion)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if got := usage.DefaultPolicy().OpenFrom(at(t, "2017-10-20T12:00:00Z"), asuncion); got != september.End {
+		t.Errorf("open from %s, and September ends at %s", got, september.End)
+	}
+}
+
+func TestAChargingPolicyNamesAZone(t *testing.T) {
+	for zone, ok := range map[string]bool{"UTC": true, "Asia/Kolkata": true, "": false, "Local": false, "local": false, "Mars/Olympus": false, "../etc/passwd": false} {
+		p := usage.DefaultPolicy()
+		p.Zone = zone
+		var e *schema.Error
+		if err := p.Check(); ok != (err == nil) || !ok && (!errors.As(err, &e) || e.Field != "zone") {
+			t.Errorf("zone %q: %v", zone, err)
+		}
 	}
 }
