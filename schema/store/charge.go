@@ -263,7 +263,7 @@ func (s *Store) SetBudget(ctx context.Context, by string, b Budget) (Budget, err
 			return err
 		}
 		tx.policyChanged(b.Tenant, b.Tenant, by, "budget set", b)
-		return nil
+		return tx.limitsChanged(b.Tenant)
 	})
 	return b, err
 }
@@ -279,7 +279,7 @@ func (s *Store) DeleteBudget(ctx context.Context, by, id string) error {
 			return schema.NotFound("budget", id)
 		}
 		tx.policyChanged(tenant, tenant, by, "budget removed", map[string]any{"id": id})
-		return nil
+		return tx.limitsChanged(tenant)
 	})
 }
 

@@ -7,6 +7,7 @@ import (
 	"gpupool/schema"
 	"gpupool/schema/store"
 	"gpupool/schema/store/storetest"
+	"gpupool/schema/usage"
 )
 
 // accounts is a store with two tenants, each with a project main, and a spec of one and one of two accelerators.
@@ -107,4 +108,44 @@ func TestABudgetsThresholdsAreThoseOfItsCeiling(t *testing.T) {
 	warned("the largest there is", 0)
 	set(1_000_000, 50, 100)
 	warned("lowered: all of it", 2)
+}
+
+// What an allocator decided by a budget as it was is refused once the budget is another, or gone: it decides again.
+func TestAStartDecidedByABudgetAsItWasIsRefused(t *testing.T) {
+	t.Parallel()
+	b := newBench(t, 1)
+	ctx := t.Context()
+	start := func(version int64, from int) bool {
+		t.Helper()
+		b.cycle++
+		no, err := b.CommitCycle(ctx, "eu", b.epoch, store.Cycle{Number: b.cycle, Starts: []store.Start{b.start(b.submit(1), b.place(0, from))}, Limits: map[string]int64{"blue": version}})
+		b.must(err)
+		return len(no) == 0
+	}
+	known := func() int64 {
+		t.Helper()
+		all, err := b.Elsewhere(ctx, "eu", []string{"blue"})
+		b.must(err)
+		return all["blue"].Version
+	}
+	before := known()
+	budget, err := b.SetBudget(ctx, "test", store.Budget{Tenant: "blue", Amount: usage.Hour})
+	b.must(err)
+	if start(before, 0) {
+		t.Error("a start that knew of no budget was taken")
+	}
+	before = known()
+	_, err = b.SetBudget(ctx, "test", store.Budget{Tenant: "blue", Amount: 1})
+	b.must(err)
+	if start(before, 0) {
+		t.Error("a start by the budget before was taken")
+	}
+	before = known()
+	b.must(b.DeleteBudget(ctx, "test", budget.ID))
+	if start(before, 0) {
+		t.Error("a start by a budget that is gone was taken")
+	}
+	if !start(known(), 0) || b.live() != 2 {
+		t.Errorf("a start that knows what holds is refused, %d are held", b.live())
+	}
 }

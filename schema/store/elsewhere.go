@@ -71,10 +71,16 @@ func (tx *Tx) takeLimits(starts []Start, w *world, known map[string]int64) (map[
 			return nil, err
 		}
 		if !moved {
-			behind[t] = "another region has started jobs of tenant " + t + ", or one of its jobs got a longer limit, at this moment"
+			behind[t] = "another region has started jobs of tenant " + t + ", one of its jobs got a longer limit or its budget was changed, at this moment"
 		}
 	}
 	return behind, nil
+}
+
+// limitsChanged refuses what an allocator has decided by a tenant's limits as they were and not yet committed.
+func (tx *Tx) limitsChanged(tenant string) error {
+	_, err := tx.exec("INSERT INTO limit_versions (tenant, version) VALUES (?, 1) ON CONFLICT (tenant) DO UPDATE SET version = limit_versions.version + 1", tenant)
+	return err
 }
 
 // moveLimits moves the version of a tenant's limits on from the one that is known; false where another was first.
