@@ -76,6 +76,28 @@ func TestPhillyWaitsFallAsCapacityGrows(t *testing.T) {
 	}
 }
 
+// TestPhillyAddsUpUnderTheQuotasOfItsVirtualClusters is case 25a with what HeliosArtifact says its virtual clusters own
+// (framework/QSSF Service/data/philly_vc.csv), in servers of eight: some wait for it, and the work is the same.
+func TestPhillyAddsUpUnderTheQuotasOfItsVirtualClusters(t *testing.T) {
+	t.Parallel()
+	tr := readTrace(t, "philly.csv")
+	policy := Policy{Name: "quotas"}
+	for vc, servers := range map[string]int64{"6214e9": 64, "7f04ca": 32, "11cb48": 16, "b436b2": 64, "ee9e8c": 64, "e13805": 16, "6c71a0": 32, "2869ce": 16, "ed69ec": 8, "103959": 8, "0e4a51": 32} {
+		policy.Quotas = append(policy.Quotas, engine.Quota{Tenant: vc, Model: "gpu", Limit: 8 * servers})
+	}
+	r, err := Replay(tr, Flat(1243, "gpu"), policy, nil)
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Logf("mean wait %.0f s, longest %.0f s", r.WaitMean, r.WaitMax)
+	if got := round2(r.GPUHours); got != 978078.47 || r.Completed != len(tr.Jobs) {
+		t.Errorf("%.2f gpu_hours of %d jobs, want 978078.47 of %d", got, r.Completed, len(tr.Jobs))
+	}
+	if r.WaitMax == 0 {
+		t.Error("on accelerators enough for all nobody waited for its quota")
+	}
+}
+
 // TestOpenbUsesWhatItsPodsRanAndNotWhatTheyWaited is case 25b as recorded: the pods that were scheduled on accelerators, from
 // scheduled_time on. Shares of an accelerator count by their thousandths.
 func TestOpenbUsesWhatItsPodsRanAndNotWhatTheyWaited(t *testing.T) {
