@@ -182,12 +182,7 @@ func (s *Server) OnboardServer(c *gin.Context, id contract.TheServer) {
 // ReinstallServer installs a server of the pool again.
 func (s *Server) ReinstallServer(c *gin.Context, id contract.TheServer) {
 	var in contract.Reinstall
-	err := decode(c, &in, false)
-	if err == nil {
-		err = why(in.Reason)
-	}
-	if err != nil {
-		s.fail(c, err)
+	if !s.reasoned(c, &in, &in.Reason) {
 		return
 	}
 	s.act(c, id, http.StatusAccepted, func(ctx context.Context, v schema.Server) error {
@@ -224,15 +219,11 @@ func (s *Server) RetryStep(c *gin.Context, id contract.TheServer) {
 // SkipStep goes on without the named step.
 func (s *Server) SkipStep(c *gin.Context, id contract.TheServer) {
 	var in contract.SkipStep
-	err := decode(c, &in, false)
-	if err == nil && !slices.Contains(schema.Steps, in.Step) && !slices.Contains(schema.RetireSteps, in.Step) {
-		err = schema.Invalid("step", string(in.Step), schema.OneOf(schema.Steps)+"; of a retirement "+schema.OneOf(schema.RetireSteps))
+	if !s.reasoned(c, &in, &in.Reason) {
+		return
 	}
-	if err == nil {
-		err = why(in.Reason)
-	}
-	if err != nil {
-		s.fail(c, err)
+	if !slices.Contains(schema.Steps, in.Step) && !slices.Contains(schema.RetireSteps, in.Step) {
+		s.fail(c, schema.Invalid("step", string(in.Step), schema.OneOf(schema.Steps)+"; of a retirement "+schema.OneOf(schema.RetireSteps)))
 		return
 	}
 	s.act(c, id, http.StatusAccepted, func(ctx context.Context, v schema.Server) error {
@@ -243,11 +234,16 @@ func (s *Server) SkipStep(c *gin.Context, id contract.TheServer) {
 	})
 }
 
-func why(reason string) error {
-	if strings.TrimSpace(reason) == "" || len(reason) > 1000 {
-		return schema.Invalid("reason", reason, "why, in 1 to 1000 bytes: the next person reads it")
+// reasoned decodes what a person asks for and checks the reason that he gives for it; where it is false that was refused.
+func (s *Server) reasoned(c *gin.Context, in any, reason *string) bool {
+	err := decode(c, in, false)
+	if err == nil && (strings.TrimSpace(*reason) == "" || len(*reason) > 1000) {
+		err = schema.Invalid("reason", *reason, "why, in 1 to 1000 bytes: the next person reads it")
 	}
-	return nil
+	if err != nil {
+		s.fail(c, err)
+	}
+	return err == nil
 }
 
 // AbortOnboarding stops onboarding and undoes it.
@@ -263,12 +259,7 @@ func (s *Server) AbortOnboarding(c *gin.Context, id contract.TheServer) {
 // AcceptDifferences takes a server as it is where it differs from its order.
 func (s *Server) AcceptDifferences(c *gin.Context, id contract.TheServer) {
 	var in contract.AcceptDifferences
-	err := decode(c, &in, false)
-	if err == nil {
-		err = why(in.Reason)
-	}
-	if err != nil {
-		s.fail(c, err)
+	if !s.reasoned(c, &in, &in.Reason) {
 		return
 	}
 	s.act(c, id, http.StatusAccepted, func(ctx context.Context, v schema.Server) error {
@@ -293,12 +284,7 @@ func (s *Server) ListDifferences(c *gin.Context, id contract.TheServer) {
 // RetireServer takes a server out for good.
 func (s *Server) RetireServer(c *gin.Context, id contract.TheServer) {
 	var in contract.RetireOptions
-	err := decode(c, &in, false)
-	if err == nil {
-		err = why(in.Reason)
-	}
-	if err != nil {
-		s.fail(c, err)
+	if !s.reasoned(c, &in, &in.Reason) {
 		return
 	}
 	s.act(c, id, http.StatusAccepted, func(ctx context.Context, v schema.Server) error {
@@ -329,12 +315,7 @@ func (s *Server) GetRetirement(c *gin.Context, id contract.TheServer) {
 // PauseOnboarding stops onboarding before a step.
 func (s *Server) PauseOnboarding(c *gin.Context, id contract.TheServer) {
 	var in contract.PauseOnboarding
-	err := decode(c, &in, false)
-	if err == nil {
-		err = why(in.Reason)
-	}
-	if err != nil {
-		s.fail(c, err)
+	if !s.reasoned(c, &in, &in.Reason) {
 		return
 	}
 	s.act(c, id, http.StatusAccepted, func(ctx context.Context, v schema.Server) error {
@@ -387,12 +368,7 @@ func (s *Server) accelerator(ctx context.Context, v schema.Server, idOrSerial st
 // CordonServer keeps new jobs off.
 func (s *Server) CordonServer(c *gin.Context, id contract.TheServer) {
 	var in contract.NewCordon
-	err := decode(c, &in, false)
-	if err == nil {
-		err = why(in.Reason)
-	}
-	if err != nil {
-		s.fail(c, err)
+	if !s.reasoned(c, &in, &in.Reason) {
 		return
 	}
 	ctx := c.Request.Context()
@@ -429,12 +405,7 @@ func (s *Server) UncordonServer(c *gin.Context, id contract.TheServer) {
 // DrainServer lets running jobs end.
 func (s *Server) DrainServer(c *gin.Context, id contract.TheServer) {
 	var in contract.Why
-	err := decode(c, &in, false)
-	if err == nil {
-		err = why(in.Reason)
-	}
-	if err != nil {
-		s.fail(c, err)
+	if !s.reasoned(c, &in, &in.Reason) {
 		return
 	}
 	s.act(c, id, http.StatusAccepted, func(ctx context.Context, v schema.Server) error {

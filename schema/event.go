@@ -66,6 +66,7 @@ const (
 
 	EventUsageAdjusted EventKind = "usage.adjusted" // a correction was booked; subject: the ledger row's id
 	EventUsageAlarm    EventKind = "usage.alarm"    // the books don't balance, or the clock was set; data: usage.Finding
+	EventUsageClosed   EventKind = "usage.closed"   // a month's sums don't change any more; subject: the tenant; data: ClosedMonth of the store
 	EventBudgetWarning EventKind = "budget.warning" // a budget's threshold was passed; data: threshold, spent, amount
 	EventJobIdle       EventKind = "job.idle"       // its accelerators have done nothing for as long as the policy warns of; data: since
 
@@ -93,7 +94,7 @@ var EventKinds = []EventKind{
 	EventRepairState, EventRepairNews, EventRepairDone, EventRepairPhoto, EventRMA, EventTaskQueued, EventTaskProgress,
 	EventTaskEnded, EventJobSubmitted, EventJobAllocated, EventJobRunning, EventJobStop, EventJobAttemptEnded,
 	EventJobReleased, EventJobState, EventJobReason, EventJobRestarted, EventJobHeld, EventJobUnheld, EventJobLimit,
-	EventArrayLimit, EventUsageAdjusted, EventUsageAlarm, EventBudgetWarning, EventJobIdle, EventJobCheckpoint,
+	EventArrayLimit, EventUsageAdjusted, EventUsageAlarm, EventUsageClosed, EventBudgetWarning, EventJobIdle, EventJobCheckpoint,
 	EventJobUnattended, EventJobDevices, EventClusterState, EventClusterDrift, EventPolicyChanged, EventBoot,
 	EventAudit, EventWebhook, EventServerDifference, EventServerPause,
 	EventServerRetire, EventServerDrive,

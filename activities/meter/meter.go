@@ -8,7 +8,6 @@ package meter
 
 import (
 	"context"
-	"errors"
 	"fmt"
 	"log/slog"
 	"time"
@@ -37,6 +36,7 @@ type Settled struct {
 	Warned    int // of budgets
 	Idle      int // jobs told that they do nothing
 	Reclaimed int // jobs stopped for it
+	Closed    int // tenants told that a month is closed
 }
 
 // notice is what is left at least to who is told that a job is idle before it is stopped, however short its limit.
@@ -50,6 +50,9 @@ func (a *Activities) Settle(ctx context.Context) (Settled, error) {
 	}
 	var err error
 	if out.Warned, err = a.Store.WarnBudgets(ctx); err != nil {
+		return out, temporalerr.Wrap(err)
+	}
+	if out.Closed, err = a.Store.TellClosedMonths(ctx); err != nil {
 		return out, temporalerr.Wrap(err)
 	}
 	p, err := a.Store.ChargePolicy(ctx)
@@ -76,10 +79,9 @@ func (a *Activities) Settle(ctx context.Context) (Settled, error) {
 		}
 		why := fmt.Sprintf("its accelerators did nothing for %s; the idle limit of project %s/%s is %s",
 			(time.Duration(j.For) * time.Millisecond).Round(time.Second), j.Tenant, j.Project, time.Duration(j.Reclaim)*time.Millisecond)
-		if err := a.Store.RequestStop(ctx, j.Job, 0, schema.AttemptCancelled, "idle policy", why); err != nil {
-			var e *schema.Error
-			if errors.As(err, &e) && e.Code == schema.CodeConflict {
-				continue // it has ended in the meantime
+		if err := a.Store.RequestStop(ctx, j.Job, j.Attempt, schema.AttemptCancelled, "idle policy", why); err != nil {
+			if schema.Is(err, schema.CodeStale) {
+				continue // the attempt that was idle has passed: the next has done nothing wrong
 			}
 			return out, temporalerr.Wrap(err)
 		}

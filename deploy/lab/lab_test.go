@@ -168,8 +168,12 @@ func (p *platform) id(name string) string { return "id-" + p.slug() + "-" + name
 
 func until(t *testing.T, what string, cond func() bool) {
 	t.Helper()
-	for end := time.Now().Add(20 * time.Second); !cond(); time.Sleep(5 * time.Millisecond) {
-		if time.Now().After(end) {
+	look := time.NewTicker(5 * time.Millisecond)
+	defer look.Stop()
+	for late := time.After(20 * time.Second); !cond(); {
+		select {
+		case <-look.C:
+		case <-late:
 			t.Fatalf("not within 20 s: %s", what)
 		}
 	}

@@ -19,6 +19,7 @@ import (
 	"gpupool/deploy/lab/bmc"
 	"gpupool/deploy/lab/device"
 	"gpupool/worker/agent"
+	"gpupool/worker/agent/proc"
 )
 
 // machine is one server. Its BMC's hooks switch it on and off; each power-on is a life, which ends with the power.
@@ -105,15 +106,14 @@ func (m *machine) listen(i int) error {
 	var err error
 	if m.st.BMC != "" {
 		// A lab that ended just now may still hold it: a program that is being started has its sockets until it is executed.
-		for deadline := time.Now().Add(2 * time.Second); ; time.Sleep(time.Millisecond) {
+		until(2*time.Second, func() bool {
 			m.ln, err = net.Listen("tcp", m.st.BMC)
-			if err == nil {
-				return nil
-			}
-			if !errors.Is(err, syscall.EADDRINUSE) || time.Now().After(deadline) {
-				return fmt.Errorf("its BMC's address: %w", err)
-			}
+			return !errors.Is(err, syscall.EADDRINUSE)
+		})
+		if err != nil {
+			return fmt.Errorf("its BMC's address: %w", err)
 		}
+		return nil
 	}
 	a := m.lab.cfg.bmcNet.Masked().Addr().As4()
 	n := uint32(a[0])<<24 | uint32(a[1])<<16 | uint32(a[2])<<8 | uint32(a[3]) + uint32(i) + 1
@@ -332,21 +332,35 @@ func (m *machine) killProcesses() {
 	if d == nil {
 		return
 	}
-	for range 100 {
-		marks, err := m.lab.table.Marks(agent.MarkServer)
-		if err != nil {
-			m.log.Error("processes could not be ended", "err", err)
-			return
-		}
-		if len(marks[d.Server]) == 0 {
-			return
+	var err error
+	gone := until(time.Second, func() bool {
+		var marks map[string][]proc.Process
+		if marks, err = m.lab.table.Marks(agent.MarkServer); err != nil {
+			return true
 		}
 		for _, p := range marks[d.Server] {
 			_ = syscall.Kill(p.PID, syscall.SIGKILL) // it may be gone by itself
 		}
-		time.Sleep(time.Millisecond)
+		return len(marks[d.Server]) == 0
+	})
+	switch {
+	case err != nil:
+		m.log.Error("processes could not be ended", "err", err)
+	case !gone:
+		m.log.Error("a process outlived the server's power")
 	}
-	m.log.Error("a process outlived the server's power")
+}
+
+// until looks each millisecond whether ok holds, for at most within, and reports whether it did.
+func until(within time.Duration, ok func() bool) bool {
+	look := time.NewTicker(time.Millisecond)
+	defer look.Stop()
+	for end := time.Now().Add(within); !ok(); <-look.C {
+		if time.Now().After(end) {
+			return false
+		}
+	}
+	return true
 }
 
 func (m *machine) hasFault(kind string) bool {

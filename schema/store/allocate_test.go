@@ -342,9 +342,11 @@ func TestWhatCanNotBeConfirmedIsCordonedAsItIsReleased(t *testing.T) {
 	if s.State != schema.JobQueued {
 		t.Fatalf("a job that lost its server is %s", s.State)
 	}
-	// The same word once more, of an attempt that has passed, says nothing of the job that waits for its next.
-	if err := b.RequestStop(t.Context(), j.ID, 1, schema.AttemptLost, "cluster/prod", "the node is gone"); !schema.Is(err, schema.CodeStale) || b.job(j.ID).State != schema.JobQueued {
-		t.Fatalf("told again that attempt 1 is lost: %v, and the job is %s", err, b.job(j.ID).State)
+	// What is said of an attempt that has passed, as by a cluster once more, says nothing of the job that waits for its next.
+	for _, why := range []schema.AttemptOutcome{schema.AttemptLost, schema.AttemptCancelled, schema.AttemptTimeout, schema.AttemptUnstarted} {
+		if err := b.RequestStop(t.Context(), j.ID, 1, why, "cluster/prod", "the node is gone"); !schema.Is(err, schema.CodeStale) || b.job(j.ID).State != schema.JobQueued {
+			t.Fatalf("told afterwards that attempt 1 is %s: %v, and the job is %s", why, err, b.job(j.ID).State)
+		}
 	}
 	cordons, err := b.Cordons(t.Context(), b.servers[0].ID)
 	b.must(err)

@@ -395,6 +395,7 @@ func (s *Store) liveUsage(ctx context.Context, q UsageQuery, job string) ([]sche
 // LiveJob is what a job that holds accelerators has used so far, and uses an hour.
 type LiveJob struct {
 	Job, Name, Tenant, Project, Spec string
+	Attempt                          int
 	State                            schema.JobState
 	Accelerators                     int
 	Since                            schema.Instant // of this attempt's allocation
@@ -420,7 +421,7 @@ func (s *Store) LiveUsage(ctx context.Context, tenant, project, job string) ([]L
 		r.End = max(now, r.Start)
 		j := byJob[r.Job]
 		if j == nil {
-			j = &LiveJob{Job: r.Job, Tenant: r.Tenant, Project: r.Project, Spec: r.Spec, Since: r.Start, Price: prices.At(r.Spec, now)}
+			j = &LiveJob{Job: r.Job, Attempt: r.Attempt, Tenant: r.Tenant, Project: r.Project, Spec: r.Spec, Since: r.Start, Price: prices.At(r.Spec, now)}
 			byJob[r.Job] = j
 		}
 		j.Accelerators++

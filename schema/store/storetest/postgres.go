@@ -38,6 +38,20 @@ func Postgres(t testing.TB) string {
 	return postgres(t, "-c", "fsync=off", "-c", "full_page_writes=off", "-c", "synchronous_commit=off")
 }
 
+// AgainOnPostgres runs all tests of the package once more, with their stores on a PostgreSQL server. In that run it does nothing.
+func AgainOnPostgres(t *testing.T) {
+	t.Helper()
+	if os.Getenv(PostgresEnv) != "" {
+		return
+	}
+	t.Parallel()
+	cmd := exec.CommandContext(t.Context(), os.Args[0], "-test.timeout=5m")
+	cmd.Env = append(os.Environ(), PostgresEnv+"="+Postgres(t))
+	if out, err := cmd.CombinedOutput(); err != nil {
+		t.Fatalf("%v\n%s", err, out)
+	}
+}
+
 // DurablePostgres is a server started here that flushes as in production, for measuring.
 func DurablePostgres(t testing.TB) string {
 	t.Helper()
