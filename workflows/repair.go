@@ -119,7 +119,7 @@ func (r *repairing) drain(ctx workflow.Context) error {
 			}
 			drained, err = r.await(ctx, limit, look)
 			if err == nil && !drained && (cut || d.Silent < r.plan.Timing.Silent) {
-				err = r.callPerson(ctx, schema.FailDrainOverdue, fmt.Sprintf("jobs still hold accelerators of %s after %s: see its jobs, and `repair drain-now` where they are not to be waited for", r.plan.Name, limit))
+				err = r.callPerson(ctx, schema.FailDrainOverdue, fmt.Sprintf("jobs still hold accelerators of %s after %s: see its jobs, and `repair drain-now` where they are not to be waited for", r.plan.Name, schema.Setting(limit)))
 				if err == nil {
 					continue
 				}
@@ -247,7 +247,7 @@ func (r *repairing) powerCycle(ctx workflow.Context, cure schema.Cure) (string, 
 		return "", nil, err
 	}
 	if !back {
-		return "", &schema.StepFailure{Code: schema.FailAgent, Text: fmt.Sprintf("after a %s the agent of %s was not heard of within %s: look at its console", cure, r.plan.Name, r.plan.Timing.AgentBack)}, nil
+		return "", &schema.StepFailure{Code: schema.FailAgent, Text: fmt.Sprintf("after a %s the agent of %s was not heard of within %s: look at its console", cure, r.plan.Name, schema.Setting(r.plan.Timing.AgentBack))}, nil
 	}
 	return "a " + string(cure) + " brought its agent back", nil, nil
 }

@@ -89,7 +89,7 @@ func (o *onboarding) deregister(ctx workflow.Context) (schema.StepOutcome, error
 		return schema.StepOutcome{Detail: "its cluster has let it go"}, err
 	}
 	return failedAs(schema.FailDeregister, true, "its cluster has not let it go within %s. Proven: no job of the pool is on it. Not proven: that the cluster drained it and took it out. "+
-		"To do: does the cluster's connector run (gpupool cluster list)? Does work that is not the pool's hold the node? Take it out there, then retry", o.plan.Timing.Leave), nil
+		"To do: does the cluster's connector run (gpupool cluster list)? Does work that is not the pool's hold the node? Take it out there, then retry", schema.Setting(o.plan.Timing.Leave)), nil
 }
 
 // sanitise boots the run that empties the disks, and waits for what it says of each.
@@ -132,7 +132,7 @@ func (o *onboarding) sanitise(ctx workflow.Context) (schema.StepOutcome, error) 
 		return schema.StepOutcome{}, err
 	}
 	if !over {
-		return failedAs(schema.FailSanitise, true, "the sanitise run was not over within %s. Proven: it began. Not proven: that any drive is empty. To do: read its console; then retry", o.plan.Timing.Sanitise), nil
+		return failedAs(schema.FailSanitise, true, "the sanitise run was not over within %s. Proven: it began. Not proven: that any drive is empty. To do: read its console; then retry", schema.Setting(o.plan.Timing.Sanitise)), nil
 	}
 	out := state.Outcome
 	if err := workflow.ExecuteLocalActivity(lctx, record.MissingDrives, o.end(), shown).Get(lctx, &out); err != nil {

@@ -240,7 +240,7 @@ func TestAProtectedServerIsNotRetiredNorSanitisedOnceTheFlagIsSet(t *testing.T) 
 		}
 	})
 	e.at(60*time.Hour, func() {
-		if v := e.now(t); v.FailureCode != string(schema.FailSanitise) || !strings.Contains(v.FailureText, "not over within 48h") {
+		if v := e.now(t); v.FailureCode != string(schema.FailSanitise) || !strings.Contains(v.FailureText, "not over within 2d") {
 			t.Errorf("%s: %s", v.FailureCode, v.FailureText)
 		}
 		must(t, e.db.Protect(t.Context(), e.server.ID, false, "ann"))

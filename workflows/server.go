@@ -115,7 +115,7 @@ func failureOf(err error) schema.StepFailure {
 func unreached(f schema.StepFailure, limit time.Duration) schema.StepFailure {
 	if f.Code == schema.FailBMC {
 		f.Text = fmt.Sprintf("no success at the BMC within %s. Proven: nothing but the last answer: %s. Not proven: that the BMC works and is reached. "+
-			"To do: has it power, is it cabled to the BMC network, does the site's worker reach its address, is its Redfish service on? Reset it where it hangs; then retry.", limit, f.Text)
+			"To do: has it power, is it cabled to the BMC network, does the site's worker reach its address, is its Redfish service on? Reset it where it hangs; then retry.", schema.Setting(limit), f.Text)
 	}
 	return f
 }
@@ -147,7 +147,7 @@ func (w *wakes) work(ctx workflow.Context, ask node.Ask, limit time.Duration) (n
 		if state.Claimed {
 			proven, not = "the agent took it", "that the agent works on it still: it did not end it"
 		}
-		out := failedAs(schema.FailTask, true, "%s was not done within %s. Proven: %s. Not proven: %s. To do: does the server run, and gpupool-agent on it? Does it reach the API? Does a driver hang (read the console)? Then retry.", ask.Kind, limit, proven, not)
+		out := failedAs(schema.FailTask, true, "%s was not done within %s. Proven: %s. Not proven: %s. To do: does the server run, and gpupool-agent on it? Does it reach the API? Does a driver hang (read the console)? Then retry.", ask.Kind, schema.Setting(limit), proven, not)
 		if ask.Kind == schema.TaskBurnIn {
 			out.Failure.Code, state.Inconclusive = schema.FailInconclusive, true
 		}

@@ -368,7 +368,7 @@ func (c *connector) cutOff(w store.ClusterWork, view View) string {
 	for _, p := range w.Parts {
 		since, unready := c.unready[p.Node]
 		if unready && p.Task.Running != 0 && time.Since(since) >= c.timing.Lost {
-			return strings.TrimSuffix(fmt.Sprintf("cluster %s has not used node %s for %s: %s", c.name, p.Node, c.timing.Lost, view.Nodes[p.Node].Why), ": ")
+			return strings.TrimSuffix(fmt.Sprintf("cluster %s has not used node %s for %s: %s", c.name, p.Node, schema.Setting(c.timing.Lost), view.Nodes[p.Node].Why), ": ")
 		}
 	}
 	return ""

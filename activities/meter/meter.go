@@ -78,7 +78,7 @@ func (a *Activities) Settle(ctx context.Context) (Settled, error) {
 			continue
 		}
 		why := fmt.Sprintf("its accelerators did nothing for %s; the idle limit of project %s/%s is %s",
-			(time.Duration(j.For) * time.Millisecond).Round(time.Second), j.Tenant, j.Project, time.Duration(j.Reclaim)*time.Millisecond)
+			schema.Setting((time.Duration(j.For) * time.Millisecond).Round(time.Second)), j.Tenant, j.Project, schema.Setting(time.Duration(j.Reclaim)*time.Millisecond))
 		if err := a.Store.RequestStop(ctx, j.Job, j.Attempt, schema.AttemptCancelled, "idle policy", why); err != nil {
 			if schema.Is(err, schema.CodeStale) {
 				continue // the attempt that was idle has passed: the next has done nothing wrong
@@ -131,7 +131,7 @@ func WatchClock(ctx context.Context, st *store.Store, every time.Duration, clock
 		}
 		w, p := clock()
 		if by := w.Sub(wall) - (p - passed); by.Abs() > clockTolerance {
-			f := usage.Finding{Kind: usage.FoundClock, At: schema.At(w), Text: fmt.Sprintf("the clock was set by %s, from about %s", by.Round(time.Millisecond), schema.At(w.Add(-by)))}
+			f := usage.Finding{Kind: usage.FoundClock, At: schema.At(w), Text: fmt.Sprintf("the clock was set by %s, from about %s", schema.Setting(by.Round(time.Millisecond)), schema.At(w.Add(-by)))}
 			if err := st.UsageAlarm(ctx, f); err != nil {
 				if ctx.Err() != nil {
 					return nil

@@ -300,9 +300,9 @@ func TestAHookThatTakesNothingIsDisabledAndEnabledAgainMissesNothing(t *testing.
 		why    string
 		ahead  bool
 	}{
-		{"nothing taken for the stated time", 500, "nothing was taken for 1h0m0s; last: it answered 500 Internal Server Error", true},
+		{"nothing taken for the stated time", 500, "nothing was taken for 1h; last: it answered 500 Internal Server Error", true},
 		{"it wants no more", 410, "its receiver answered 410 Gone", false},
-		{"redirects are not followed", 302, "nothing was taken for 1h0m0s; last: it answered 302 Found: redirects are not followed", true},
+		{"redirects are not followed", 302, "nothing was taken for 1h; last: it answered 302 Found: redirects are not followed", true},
 	} {
 		t.Run(c.name, func(t *testing.T) {
 			b := newBench(t)

@@ -357,7 +357,7 @@ func (s *Store) RecordTries(ctx context.Context, hook string, giveUp time.Durati
 		case gone:
 			why = "its receiver answered 410 Gone: it wants no more"
 		case failed != "" && w.FailsFor(giveUp, tx.now):
-			why = fmt.Sprintf("nothing was taken for %s; last: %s", giveUp, failed)
+			why = fmt.Sprintf("nothing was taken for %s; last: %s", schema.Setting(giveUp), failed)
 		}
 		if why != "" {
 			w.DisabledAt, w.DisabledWhy = tx.now, why

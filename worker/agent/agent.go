@@ -268,7 +268,7 @@ func (b *beat) read(ctx context.Context) []agentproto.Device {
 		hung[v] = true
 		if !b.hung[v] {
 			b.keep(ctx, "agent", accelerator.Sign{Kind: "driver-hang", Code: string(v), Severity: schema.SeverityCritical,
-				Text: fmt.Sprintf("the %s driver has not answered for %s", v, hangAfter)})
+				Text: fmt.Sprintf("the %s driver has not answered for %s", v, schema.Setting(hangAfter))})
 		}
 	}
 	b.hung = hung

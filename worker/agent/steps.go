@@ -112,7 +112,7 @@ func (t *tasks) step(ctx context.Context, s agentproto.SetupStep) (agentproto.Se
 	run.Output = strings.ToValidUTF8(string(r.Output[max(0, len(r.Output)-keptOutput):]), "\uFFFD")
 	switch {
 	case r.Late:
-		return run, fmt.Errorf("%s was not done within %s: %s", s.Name, limit, lastLine(r.Output))
+		return run, fmt.Errorf("%s was not done within %s: %s", s.Name, schema.Setting(limit), lastLine(r.Output))
 	case r.Err != nil && r.Code < 0:
 		return run, fmt.Errorf("%s: %w", s.Name, r.Err)
 	case r.Code != 0:

@@ -134,7 +134,7 @@ func (p *Profile) check() error {
 			case strings.TrimSpace(s.Run) == "":
 				return fmt.Errorf("%s: %s: run: want a command", part, s.Name)
 			case s.Limit < 0 || s.Limit > 2*time.Hour:
-				return fmt.Errorf("%s: %s: limit: %s: want up to 2h", part, s.Name, s.Limit)
+				return fmt.Errorf("%s: %s: limit: %s: want up to 2h", part, s.Name, schema.Setting(s.Limit))
 			}
 			seen[s.Name] = true
 		}

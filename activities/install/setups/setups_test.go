@@ -80,7 +80,7 @@ func TestAnOwnersSetupTakesThePlaceOfOneByItsName(t *testing.T) {
 		`name: ""`:                  "title: x\nversion: 1\ndrivers: [{run: 'true'}]\n",
 		`name: "a"`:                 "title: x\nversion: 1\ndrivers: [{name: a, run: 'true'}, {name: a, run: 'true'}]\n",
 		"runtime: a: run":           "title: x\nversion: 1\nruntime: [{name: a}]\n",
-		"limit: 3h0m0s: want up to": "title: x\nversion: 1\nruntime: [{name: a, run: 'true', limit: 3h}]\n",
+		"limit: 3h: want up to": "title: x\nversion: 1\nruntime: [{name: a, run: 'true', limit: 3h}]\n",
 		`unknown field "command"`:   "title: x\nversion: 1\nruntime: [{name: a, command: 'true'}]\n",
 	} {
 		if _, err := load(t, map[string]string{"x.yaml": text}); err == nil || !strings.Contains(err.Error(), want) || !strings.Contains(err.Error(), "setup x") {
