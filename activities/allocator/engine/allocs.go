@@ -180,7 +180,7 @@ func (s *State) take(al *alloc) {
 	s.allocs[al.Job] = append(s.allocs[al.Job], al)
 	s.running(al, +1)
 	if al.Preemptible && s.cfg.MinRunTime > 0 {
-		s.timers.add(plus(ns(al.Started), s.cfg.MinRunTime), timerWake, nil) // from then on it may be a victim
+		s.timers.add(plus(ns(al.Started), s.cfg.MinRunTime), timerWake, al) // from then on it may be a victim
 	}
 	s.book(al, ns(al.Started), +1)
 	for _, b := range s.budgets {

@@ -1,18 +1,20 @@
 package engine
 
-import "slices"
-
 // timers are moments at which a decision may change by itself. Entries that are out of date are found to be so when
-// they fire, or swept out when they may have come to be the most.
+// they fire, or by a look at a few entries with each new one: so that they stay fewer than those that mean something,
+// and no cycle pays for sweeping them all.
 type timers struct {
-	list  timerHeap
-	sweep int // swept at so many
+	list   timerHeap
+	cursor int // where the next look begins
 }
+
+// looks is how many entries are looked at with each new one.
+const looks = 4
 
 type timerKind int
 
 const (
-	timerWake   timerKind = iota // something may be different: plan again
+	timerWake   timerKind = iota // something may be different: plan again, if what it is about is still there
 	timerJob                     // a job's not-before or max queue time
 	timerEnd                     // an allocation's expected end
 	timerBudget                  // a month is over
@@ -38,7 +40,26 @@ func (h *timerHeap) less(i, j int) bool {
 
 func (h *timerHeap) push(t timer) {
 	h.items = append(h.items, t)
-	for i := len(h.items) - 1; i > 0; {
+	h.rise(len(h.items) - 1)
+}
+
+func (h *timerHeap) pop() timer { return h.remove(0) }
+
+// remove takes out the item at i.
+func (h *timerHeap) remove(i int) timer {
+	out, last := h.items[i], len(h.items)-1
+	h.items[i], h.items[last] = h.items[last], timer{}
+	h.items = h.items[:last]
+	if i < last {
+		h.sift(i)
+		h.rise(i)
+	}
+	return out
+}
+
+// rise moves an item up to where it belongs.
+func (h *timerHeap) rise(i int) {
+	for i > 0 {
 		up := (i - 1) / 2
 		if !h.less(i, up) {
 			return
@@ -46,14 +67,6 @@ func (h *timerHeap) push(t timer) {
 		h.items[i], h.items[up] = h.items[up], h.items[i]
 		i = up
 	}
-}
-
-func (h *timerHeap) pop() timer {
-	top, last := h.items[0], len(h.items)-1
-	h.items[0], h.items[last] = h.items[last], timer{}
-	h.items = h.items[:last]
-	h.sift(0)
-	return top
 }
 
 // sift moves an item down to where it belongs.
@@ -74,21 +87,19 @@ func (h *timerHeap) sift(i int) {
 	}
 }
 
-// order makes a heap of items in any order.
-func (h *timerHeap) order() {
-	for i := len(h.items)/2 - 1; i >= 0; i-- {
-		h.sift(i)
-	}
-}
-
 func (t *timers) add(when int64, kind timerKind, what any) {
 	if when <= 0 || when == far {
 		return
 	}
-	if len(t.list.items) >= t.sweep {
-		t.list.items = slices.DeleteFunc(t.list.items, func(o timer) bool { return !o.live() })
-		t.list.order()
-		t.sweep = 2*len(t.list.items) + 1024
+	for range min(looks, len(t.list.items)) {
+		if t.cursor >= len(t.list.items) {
+			t.cursor = 0
+		}
+		if t.list.items[t.cursor].live() {
+			t.cursor++
+		} else {
+			t.list.remove(t.cursor)
+		}
 	}
 	t.list.next++
 	t.list.push(timer{when, t.list.next, kind, what})
@@ -120,7 +131,7 @@ func (t timer) live() bool {
 	case *job:
 		return !what.removed
 	case *alloc:
-		return !what.gone && what.end == t.at
+		return !what.gone && (t.kind == timerWake || what.end == t.at)
 	default:
 		return true
 	}
@@ -137,6 +148,9 @@ func (s *State) fire(out *Result) {
 			continue
 		}
 		s.dirty = true
+		if t.kind == timerWake {
+			continue
+		}
 		switch what := t.what.(type) {
 		case *job:
 			if what.MaxQueue > 0 && plus(ns(what.Submitted), what.MaxQueue) <= s.now {
