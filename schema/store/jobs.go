@@ -5,6 +5,7 @@ import (
 	"encoding/json"
 	"fmt"
 	"regexp"
+	"slices"
 	"strings"
 	"time"
 
@@ -215,16 +216,9 @@ func (tx *Tx) newJob(by string, in NewJob) (job schema.Job, err error) {
 	if err != nil {
 		return job, err
 	}
-	var tenant schema.Tenant
-	if err := one(tx.db.Where("name = ?", in.Tenant).Take(&tenant).Error, "tenant", in.Tenant); err != nil {
+	most, err := tx.priorityCap(in.Tenant, in.Project)
+	if err != nil {
 		return job, err
-	}
-	var projects int64
-	if err := tx.db.Raw("SELECT count(*) FROM projects WHERE tenant = ? AND name = ?", in.Tenant, in.Project).Scan(&projects).Error; err != nil {
-		return job, err
-	}
-	if projects == 0 {
-		return job, &schema.Error{Code: schema.CodeInvalid, Field: "project", Message: fmt.Sprintf("tenant %s has no project %q", in.Tenant, in.Project), Hint: "a tenant admin makes it"}
 	}
 	var spec schema.Spec
 	db := tx.db
@@ -255,10 +249,6 @@ func (tx *Tx) newJob(by string, in NewJob) (job schema.Job, err error) {
 		if n == 0 {
 			return job, schema.Invalid(fmt.Sprintf("depends_on[%d].job", i), d.Job, "a job of tenant "+in.Tenant)
 		}
-	}
-	most, err := tx.priorityCap(in.Tenant, in.Project)
-	if err != nil {
-		return job, err
 	}
 	region, err := tx.region(in.Region)
 	if err != nil {
@@ -343,24 +333,24 @@ func (tx *Tx) unknownSpec(name string) error {
 	return &schema.Error{Code: schema.CodeInvalid, Field: "spec", Message: fmt.Sprintf("%q is not a spec", name), Hint: schema.OneOf(names)}
 }
 
+// regions are those that there are servers in. Each is found by the index: there are few, of many servers.
+const regions = `WITH RECURSIVE found (region) AS (
+	SELECT min(region) FROM servers UNION ALL SELECT (SELECT min(s.region) FROM servers s WHERE s.region > found.region) FROM found WHERE found.region IS NOT NULL
+) SELECT region FROM found WHERE region IS NOT NULL`
+
 // region is the one named, or the only one.
 func (tx *Tx) region(name string) (string, error) {
-	var regions []string
-	if err := tx.db.Raw("SELECT DISTINCT region FROM servers ORDER BY region").Scan(&regions).Error; err != nil {
+	var there []string
+	if err := tx.db.Raw(regions).Scan(&there).Error; err != nil {
 		return "", err
 	}
-	if name == "" {
-		if len(regions) == 1 {
-			return regions[0], nil
-		}
-		return "", schema.Invalid("region", name, schema.OneOf(regions))
+	if name == "" && len(there) == 1 {
+		return there[0], nil
 	}
-	for _, r := range regions {
-		if r == name {
-			return r, nil
-		}
+	if name == "" || !slices.Contains(there, name) {
+		return "", schema.Invalid("region", name, schema.OneOf(there))
 	}
-	return "", schema.Invalid("region", name, schema.OneOf(regions))
+	return name, nil
 }
 
 // Job finds one by id.

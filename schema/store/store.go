@@ -271,7 +271,8 @@ func (s *Store) write(ctx context.Context, f func(tx *Tx) error) ([]schema.Event
 }
 
 // flush takes sequence numbers by updating one row, whose lock is held until the commit: so numbers are handed out
-// in commit order, and a reader that sees n sees all below it.
+// in commit order, and a reader that sees n sees all below it. All who write wait for that lock: on PostgreSQL one statement
+// takes the numbers and writes the events, and only the commit is left.
 func (tx *Tx) flush() error {
 	n := len(tx.events)
 	if n == 0 {
@@ -280,22 +281,36 @@ func (tx *Tx) flush() error {
 	if err := tx.recount(); err != nil {
 		return fmt.Errorf("recording capacity: %w", err)
 	}
-	var last int64
-	if err := tx.db.Raw("UPDATE event_seq SET seq = seq + ?, at = CASE WHEN at > ? THEN at ELSE ? END WHERE one = 1 RETURNING seq", n, tx.now, tx.now).Scan(&last).Error; err != nil {
-		return fmt.Errorf("taking event numbers: %w", err)
-	}
-	for i := range tx.events {
-		tx.events[i].Seq = last - int64(n-1-i)
-	}
+	const (
+		take    = "UPDATE event_seq SET seq = seq + ?, at = CASE WHEN at > ? THEN at ELSE ? END WHERE one = 1 RETURNING seq"
+		columns = `INSERT INTO events (seq, at, kind, subject, server, job, tenant, "by", data) `
+	)
 	rows := make([]row, n)
 	for i, e := range tx.events {
 		var data any
 		if len(e.Data) > 0 {
 			data = string(e.Data)
 		}
-		rows[i] = row{e.Seq, int64(e.At), string(e.Kind), e.Subject, e.Server, e.Job, e.Tenant, e.By, data}
+		rows[i] = row{int64(i + 1 - n), int64(e.At), string(e.Kind), e.Subject, e.Server, e.Job, e.Tenant, e.By, data}
 	}
-	if _, err := tx.writeRows(`INSERT INTO events (seq, at, kind, subject, server, job, tenant, "by", data) ?`, rows); err != nil {
+	var last int64
+	if tx.s.postgres {
+		const both = "WITH taken AS (" + take + "), written AS (" + columns + `SELECT taken.seq + v.behind, v.at, kind, subject, server, job, tenant, "by", data
+			FROM taken, (?) AS v (behind, at, kind, subject, server, job, tenant, "by", data)) SELECT seq FROM taken`
+		if err := tx.db.Raw(both, n, tx.now, tx.now, table{rows}).Scan(&last).Error; err != nil {
+			return fmt.Errorf("writing events: %w", err)
+		}
+	} else if err := tx.db.Raw(take, n, tx.now, tx.now).Scan(&last).Error; err != nil {
+		return fmt.Errorf("taking event numbers: %w", err)
+	}
+	for i := range tx.events {
+		tx.events[i].Seq = last + int64(i+1-n)
+		rows[i][0] = tx.events[i].Seq
+	}
+	if tx.s.postgres {
+		return nil
+	}
+	if _, err := tx.writeRows(columns+"?", rows); err != nil {
 		return fmt.Errorf("writing events: %w", err)
 	}
 	return nil

@@ -128,14 +128,23 @@ func (s *Store) SetProject(ctx context.Context, by, tenant, name string, change 
 	return p, err
 }
 
-// priorityCap is the highest priority that jobs of a project may wait with.
+// priorityCap is the highest priority that jobs of a project may wait with; a CodeNotFound or CodeInvalid error where there is
+// no such tenant or project.
 func (tx *Tx) priorityCap(tenant, project string) (int, error) {
-	var caps []int
-	err := tx.db.Raw("SELECT max_priority FROM tenants WHERE name = ? UNION SELECT max_priority FROM projects WHERE tenant = ? AND name = ? ORDER BY 1", tenant, tenant, project).Scan(&caps).Error
-	if err != nil || len(caps) == 0 {
+	var found []struct {
+		Tenant  int
+		Project *int
+	}
+	if err := tx.db.Raw("SELECT t.max_priority AS tenant, p.max_priority AS project FROM tenants t LEFT JOIN projects p ON p.tenant = t.name AND p.name = ? WHERE t.name = ?", project, tenant).Scan(&found).Error; err != nil {
 		return 0, err
 	}
-	return caps[0], nil
+	switch {
+	case len(found) == 0:
+		return 0, schema.NotFound("tenant", tenant)
+	case found[0].Project == nil:
+		return 0, &schema.Error{Code: schema.CodeInvalid, Field: "project", Message: fmt.Sprintf("tenant %s has no project %q", tenant, project), Hint: "a tenant admin makes it"}
+	}
+	return min(found[0].Tenant, *found[0].Project), nil
 }
 
 // recap gives a project's waiting jobs the priority that the caps allow of what each asked for.
