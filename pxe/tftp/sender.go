@@ -6,30 +6,43 @@ import (
 	"errors"
 	"fmt"
 	"io"
-	"net"
-	"net/netip"
-	"os"
+	"syscall"
 	"time"
 
 	pin "github.com/pin/tftp/v3/netascii"
 )
 
-// sender is one transfer. Blocks are counted from 1 without wrapping; on the wire they wrap at 65536, as every
-// client in use does it.
+// sender is one transfer: what its loop does when a packet comes or a time has passed. Nothing in it waits. Block 0 is the
+// OACK, as its ACK says; the others are counted from 1 without wrapping, and on the wire they wrap at 65536, as every client
+// in use does it.
 type sender struct {
-	conn    *net.UDPConn
-	to      netip.AddrPort
+	*port
 	content Content
 	terms
 	retries int
 	// answered is called once, when the client answers: it is where it says it is.
 	answered func()
+	ended    chan outcome // room for one
 
-	heard bool
-	base  int64 // the first block that isn't acknowledged
+	heard    bool
+	base     int64 // the first block that isn't acknowledged
+	end      int64 // the last of the window that begins there
+	unsent   int64 // the first block of the window that the socket has not taken yet
+	repeated bool  // the window was sent again as the client asked for it
+	try      int   // how often it was sent again as no answer came
+	patience time.Duration
+	deadline time.Time // of the answer
+
+	burst int // blocks that go out by one system call
 	buf   []byte
-	read  []byte // read ahead: content from readAt on
+	read  []byte // read ahead: content from at on
 	at    int64
+}
+
+// outcome is how a transfer ended; with an empty result it has not.
+type outcome struct {
+	result Result
+	text   string
 }
 
 const readAhead = 128 << 10
@@ -39,154 +52,145 @@ const readAhead = 128 << 10
 // missed all of it asks again.
 const unheard = 2
 
-// stopped is how a transfer ends whose socket was closed from elsewhere; who did it knows why.
+// stopped is how a transfer ends that was told to; who told it knows why.
 const stopped Result = "stopped"
 
 // last is the number of the last block: the one shorter than the block size, empty where the size is a multiple.
 func (s *sender) last() int64 { return s.content.Size()/int64(s.block) + 1 }
 
 // acked is how many bytes the client has acknowledged.
-func (s *sender) acked() int64 { return min((s.base-1)*int64(s.block), s.content.Size()) }
+func (s *sender) acked() int64 { return max(0, min((s.base-1)*int64(s.block), s.content.Size())) }
 
-// run sends the file and returns how it ended.
-func (s *sender) run() (Result, string) {
-	s.base = 1
-	s.buf = make([]byte, 4+s.block)
-	if s.oack != nil {
-		if r, text := s.exchange(func() error { _, err := s.conn.WriteToUDPAddrPort(s.oack, s.to); return err }, func(ack uint16) step {
-			if ack == 0 {
-				return forward
-			}
-			return stay
-		}); r != OK {
-			if r == Aborted {
-				r = Probe // nothing was sent yet: it only wanted to know the size, or its options were not met
-			}
-			return r, text
-		}
+// begin answers the request.
+func (s *sender) begin(now time.Time) outcome {
+	s.burst = 1
+	if s.oack == nil {
+		s.base = 1
 	}
-	for s.base <= s.last() {
-		end := min(s.base+int64(s.window)-1, s.last())
-		resent := false
-		r, text := s.exchange(func() error { return s.sendWindow(s.base, end) }, func(ack uint16) step {
-			// How far the ACK is ahead of what was acknowledged before, on the wrapping 16 bits.
-			d := int64(ack - uint16(s.base-1))
-			switch {
-			case d >= 1 && d <= end-s.base+1:
-				s.base += d
-				return forward
-			case d == 0 && s.window > 1 && !resent:
-				// The client missed the window's first block and says so once (RFC 7440 section 4). With
-				// one block a window a repeated ACK means nothing, and must not double the traffic.
-				resent = true
-				return repeat
-			}
-			return stay
-		})
-		if r != OK {
-			return r, text
-		}
-	}
-	return OK, ""
+	return s.next(now)
 }
 
-type step int
-
-const (
-	stay    step = iota // not what is waited for
-	forward             // acknowledged
-	repeat              // send the same again
-)
-
-// exchange sends, and waits until the client's ACK moves on; it sends again when none comes in time.
-func (s *sender) exchange(send func() error, ack func(uint16) step) (Result, string) {
-	timeout := s.timeout
-	for try := 0; ; try++ {
-		if try > s.retries || !s.heard && try > unheard {
-			_, _ = s.conn.WriteToUDPAddrPort(errorPacket(errOther, "timed out"), s.to)
-			return TimedOut, fmt.Sprintf("block %d was sent %d times", s.base, try)
-		}
-		if err := send(); err != nil {
-			return failed(err)
-		}
-		if err := s.conn.SetReadDeadline(time.Now().Add(timeout)); err != nil {
-			return failed(err)
-		}
-		moved, r, text := s.await(send, ack)
-		if moved {
-			return r, text
-		}
-		timeout = jitter(min(timeout*3/2, 8*time.Second))
+// next sends the window that begins at base.
+func (s *sender) next(now time.Time) outcome {
+	if s.base == 1 {
+		s.burst = s.bursts(min(s.window, maxBurst, maxDatagram/(4+s.block)))
+		s.buf = make([]byte, s.burst*(4+s.block))
 	}
+	s.end = s.base
+	if s.base > 0 {
+		s.end = min(s.base+int64(s.window)-1, s.last())
+	}
+	s.repeated, s.try, s.patience = false, 0, s.timeout
+	return s.transmit(now)
 }
 
-func failed(err error) (Result, string) {
-	if errors.Is(err, net.ErrClosed) {
-		return stopped, "the server is stopping"
-	}
-	return Failed, err.Error()
+// transmit sends the window, and waits anew for its answer.
+func (s *sender) transmit(now time.Time) outcome {
+	s.unsent, s.deadline = s.base, now.Add(s.patience)
+	return s.write()
 }
 
-// await reads until the deadline. moved is false where it passed.
-func (s *sender) await(send func() error, ack func(uint16) step) (moved bool, r Result, text string) {
-	var in [516]byte
-	for {
-		n, from, err := s.conn.ReadFromUDPAddrPort(in[:])
-		if errors.Is(err, os.ErrDeadlineExceeded) {
-			return false, "", ""
+// expired sends again what was not answered in time.
+func (s *sender) expired(now time.Time) outcome {
+	if s.try++; s.try > s.retries || !s.heard && s.try > unheard {
+		_ = s.send(errorPacket(errOther, "timed out"))
+		return outcome{TimedOut, fmt.Sprintf("block %d was sent %d times", s.base, s.try)}
+	}
+	s.patience = jitter(min(s.patience*3/2, 8*time.Second))
+	return s.transmit(now)
+}
+
+// receive takes one packet, from the port's client or another.
+func (s *sender) receive(now time.Time, in []byte) outcome {
+	n, from, err := syscall.Recvfrom(s.fd, in, 0)
+	if err != nil || from == nil {
+		return outcome{} // none is there, or an ICMP error of an earlier one; the deadline decides
+	}
+	if !s.isFrom(from) {
+		_ = syscall.Sendto(s.fd, errorPacket(errUnknownID, "unknown transfer"), 0, from)
+		return outcome{}
+	}
+	if n < 4 {
+		return outcome{}
+	}
+	switch binary.BigEndian.Uint16(in) {
+	case opACK:
+		return s.ack(now, binary.BigEndian.Uint16(in[2:]))
+	case opERROR:
+		text, _, _ := bytes.Cut(in[4:n], []byte{0})
+		o := outcome{Aborted, fmt.Sprintf("error %d %s", binary.BigEndian.Uint16(in[2:]), printable(string(text)))}
+		if s.base == 0 {
+			o.result = Probe // nothing was sent yet: it only wanted to know the size, or its options were not met
 		}
-		if errors.Is(err, net.ErrClosed) {
-			r, text := failed(err)
-			return true, r, text
+		return o
+	}
+	return outcome{}
+}
+
+func (s *sender) ack(now time.Time, block uint16) outcome {
+	// How far the ACK is ahead of what was acknowledged before, on the wrapping 16 bits.
+	d := int64(block - uint16(s.base-1))
+	switch {
+	case d >= 1 && d <= s.end-s.base+1:
+		s.base += d
+		if !s.heard {
+			s.heard = true
+			s.answered()
 		}
+		if s.base > s.last() {
+			return outcome{result: OK}
+		}
+		return s.next(now)
+	case d == 0 && s.end > s.base && !s.repeated:
+		// The client missed the window's first block and says so once (RFC 7440 section 4). With one block a window a
+		// repeated ACK means nothing, and must not double the traffic.
+		s.repeated, s.unsent = true, s.base
+		return s.write()
+	}
+	return outcome{}
+}
+
+// blocked reports whether a part of the window waits for room in the socket.
+func (s *sender) blocked() bool { return s.unsent <= s.end }
+
+// write sends of the window what the socket takes.
+func (s *sender) write() outcome {
+	for s.blocked() {
+		b, n := s.oack, 1
+		if s.unsent > 0 {
+			n = int(min(int64(s.burst), s.end-s.unsent+1))
+			var err error
+			if b, err = s.blocks(s.unsent, n); err != nil {
+				_ = s.send(errorPacket(errOther, "read error"))
+				return outcome{Failed, err.Error()}
+			}
+		}
+		switch err := s.send(b); {
+		case err == nil:
+			s.unsent += int64(n)
+		case errors.Is(err, syscall.EAGAIN):
+			return outcome{}
+		case s.burst > 1: // not on this path
+			s.burst = s.bursts(1)
+		default:
+			return outcome{Failed, err.Error()}
+		}
+	}
+	return outcome{}
+}
+
+// blocks makes n packets, one after the other: those of the blocks from the first on.
+func (s *sender) blocks(first int64, n int) ([]byte, error) {
+	b := s.buf[:0]
+	for i := first; i < first+int64(n); i++ {
+		b = binary.BigEndian.AppendUint16(binary.BigEndian.AppendUint16(b, opDATA), uint16(i))
+		got, err := s.fill((i-1)*int64(s.block), b[len(b):len(b)+s.block])
 		if err != nil {
-			continue // an ICMP error of an earlier packet; the deadline decides
+			return nil, err
 		}
-		if netip.AddrPortFrom(from.Addr().Unmap(), from.Port()) != s.to {
-			_, _ = s.conn.WriteToUDPAddrPort(errorPacket(errUnknownID, "unknown transfer"), from)
-			continue
-		}
-		if n < 4 {
-			continue
-		}
-		switch binary.BigEndian.Uint16(in[:]) {
-		case opACK:
-			switch ack(binary.BigEndian.Uint16(in[2:])) {
-			case forward:
-				if !s.heard {
-					s.heard = true
-					s.answered()
-				}
-				return true, OK, ""
-			case repeat:
-				if err := send(); err != nil {
-					r, text := failed(err)
-					return true, r, text
-				}
-			case stay:
-			}
-		case opERROR:
-			text, _, _ := bytes.Cut(in[4:n], []byte{0})
-			return true, Aborted, fmt.Sprintf("error %d %s", binary.BigEndian.Uint16(in[2:]), printable(string(text)))
-		}
+		b = b[:len(b)+got]
 	}
-}
-
-// sendWindow sends the blocks from..to once.
-func (s *sender) sendWindow(from, to int64) error {
-	for b := from; b <= to; b++ {
-		binary.BigEndian.PutUint16(s.buf, opDATA)
-		binary.BigEndian.PutUint16(s.buf[2:], uint16(b))
-		n, err := s.fill((b-1)*int64(s.block), s.buf[4:])
-		if err != nil {
-			_, _ = s.conn.WriteToUDPAddrPort(errorPacket(errOther, "read error"), s.to)
-			return err
-		}
-		if _, err := s.conn.WriteToUDPAddrPort(s.buf[:4+n], s.to); err != nil {
-			return err
-		}
-	}
-	return nil
+	return b, nil
 }
 
 // fill copies one block from the read-ahead. Reading many blocks at once is what keeps one transfer near the

@@ -67,7 +67,11 @@ type Config struct {
 	Log       *slog.Logger
 }
 
-// Server answers TFTP read requests. Serve owns one goroutine for each transfer and waits for all of them.
+// loops are how many threads share the transfers: more than one processor is used, and what a disk holds up is a part.
+const loops = 4
+
+// Server answers TFTP read requests. Serve owns one goroutine for each transfer, which opens the file and reports, and a few
+// loops, which send; it waits for all of them.
 type Server struct {
 	c     Config
 	files Files
@@ -102,11 +106,22 @@ func (s *Server) Serve(ctx context.Context, c *net.UDPConn) error {
 	stop := context.AfterFunc(ctx, func() { c.Close() })
 	defer stop()
 	defer c.Close()
-	var transfers sync.WaitGroup
+	var transfers, running sync.WaitGroup
+	defer running.Wait()
+	var drivers [loops]*loop
+	for i := range drivers {
+		l, err := newLoop()
+		if err != nil {
+			return err
+		}
+		drivers[i] = l
+		running.Go(l.run)
+		defer l.close()
+	}
 	defer transfers.Wait()
 	read := reader(c)
 	buf := make([]byte, 2048)
-	for {
+	for count := 0; ; {
 		n, in, err := read(buf)
 		if err != nil {
 			if ctx.Err() != nil || errors.Is(err, net.ErrClosed) {
@@ -132,9 +147,11 @@ func (s *Server) Serve(ctx context.Context, c *net.UDPConn) error {
 			continue
 		case admitted:
 		}
+		l := drivers[count%loops]
+		count++
 		transfers.Go(func() {
 			defer s.release(sess)
-			s.transfer(sess, in, req)
+			s.transfer(l, sess, in, req)
 		})
 	}
 }
@@ -152,28 +169,22 @@ func (s *Server) refuse(c *net.UDPConn, in arrival, name string, code uint16, te
 }
 
 // transfer serves one read request from a port of its own (its TID).
-func (s *Server) transfer(sess *session, in arrival, req request) {
+func (s *Server) transfer(l *loop, sess *session, in arrival, req request) {
 	ctx, start := sess.ctx, time.Now()
 	t := Transfer{Client: in.src, Name: printable(req.name)}
 	defer func() {
 		t.Elapsed = time.Since(start)
 		s.c.Report(t)
 	}()
-	var local *net.UDPAddr
-	if in.local.IsValid() {
-		local = net.UDPAddrFromAddrPort(netip.AddrPortFrom(in.local, 0))
-	}
-	conn, err := net.ListenUDP("udp", local)
+	p, err := openPort(in)
 	if err != nil {
 		t.Result, t.Text = Failed, err.Error()
 		return
 	}
-	defer conn.Close()
-	stop := context.AfterFunc(ctx, func() { conn.Close() })
-	defer stop()
+	defer p.close()
 	fail := func(code uint16, text string, r Result) {
 		t.Result = r
-		_, _ = conn.WriteToUDPAddrPort(errorPacket(code, text), in.src)
+		_ = p.send(errorPacket(code, text))
 	}
 	name, err := clean(req.name)
 	if err != nil {
@@ -206,9 +217,20 @@ func (s *Server) transfer(sess *session, in arrival, req request) {
 		return
 	}
 	t.Size = content.Size()
-	x := &sender{conn: conn, to: in.src, content: content, terms: agree(req.options, in.mtu, t.Size, s.c.Timeout), retries: s.c.Retries, answered: func() { s.heard(sess) }}
-	if t.Result, t.Text = x.run(); t.Result == stopped {
-		t.Result = Failed
+	x := &sender{
+		port: p, content: content, terms: agree(req.options, in.mtu, t.Size, s.c.Timeout), retries: s.c.Retries,
+		answered: func() { s.heard(sess) }, ended: make(chan outcome, 1),
+	}
+	l.drive(x)
+	var o outcome
+	select {
+	case o = <-x.ended:
+	case <-ctx.Done():
+		l.stop(x)
+		o = <-x.ended
+	}
+	if t.Result, t.Text = o.result, o.text; t.Result == stopped {
+		t.Result, t.Text = Failed, "the server is stopping"
 		if why := context.Cause(ctx); errors.As(why, &t.Result) {
 			t.Text = ""
 		}
