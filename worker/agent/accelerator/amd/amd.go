@@ -57,7 +57,9 @@ func (r *Reader) Watch(ctx context.Context, emit func(accelerator.Sign)) error {
 	if r.kmsg == "" {
 		return nil
 	}
-	return kmsg.Watch(ctx, r.kmsg, r.boot, func(s accelerator.Sign) bool { return s.Kind == "ras" || s.Kind == "gpu-reset" }, emit)
+	return kmsg.Watch(ctx, r.kmsg, r.boot, func(s accelerator.Sign) bool {
+		return s.Kind == "ras" || s.Kind == "gpu-reset" || s.Kind == "bad-pages"
+	}, emit)
 }
 
 // card is one device of the driver. More than ten of them is usual where devices are partitioned.
@@ -145,9 +147,9 @@ func device(dir string, index int) agentproto.Device {
 	// pcie_bw is left out: to read it takes a second on some devices.
 	counters(&d, filepath.Join(dir, "ras"))
 	if b, err := os.ReadFile(filepath.Join(dir, "gpu_metrics")); err == nil {
-		m, ok := parseMetrics(b)
-		if !ok {
-			accelerator.Unreadable("amd", "gpu_metrics of "+d.PCI)
+		m, wrong := parseMetrics(b)
+		if wrong != "" {
+			accelerator.Unreadable("amd", "gpu_metrics of "+d.PCI+": "+wrong)
 		}
 		fill(&d, m)
 	}

@@ -1,9 +1,12 @@
 package amd
 
 import (
+	"bytes"
 	"context"
+	"encoding/binary"
 	"errors"
 	"fmt"
+	"maps"
 	"math"
 	"os"
 	"path/filepath"
@@ -125,10 +128,24 @@ func v13(size int) []byte {
 	return b
 }
 
+// table is a gpu_metrics table of a version in which all is not known but pairs of an offset and a number of two bytes.
+func table(size int, format, content byte, pairs ...uint16) []byte {
+	b := bytes.Repeat([]byte{0xff}, size)
+	binary.LittleEndian.PutUint16(b, uint16(size))
+	b[2], b[3] = format, content
+	for i := 0; i < len(pairs); i += 2 {
+		binary.LittleEndian.PutUint16(b[pairs[i]:], pairs[i+1])
+	}
+	return b
+}
+
 // Case 13 of the cases on health: each table is read by its own layout and length, or not at all.
 func TestTablesAreReadByTheirOwnVersion(t *testing.T) {
 	t.Parallel()
 	quoted := map[string]float64{accelerator.Temperature: 31, accelerator.TemperatureMemory: 48, accelerator.Utilization: 0.24, accelerator.UtilizationMemory: 0, accelerator.Power: 32}
+	module := map[string]float64{accelerator.Temperature: 61, accelerator.TemperatureMemory: 70, accelerator.Utilization: 0.97, accelerator.UtilizationMemory: 0.33, accelerator.Power: 290}
+	wide, heat := maps.Clone(module), map[string]float64{accelerator.Temperature: 61}
+	wide[accelerator.PCIeWidth] = 16
 	head := func(size int, header ...byte) []byte { return append(header, v13(size)[4:]...) }
 	for name, c := range map[string]struct {
 		b    []byte
@@ -138,14 +155,26 @@ func TestTablesAreReadByTheirOwnVersion(t *testing.T) {
 		"1.3":                         {v13(0x78), quoted, true},
 		"1.3 in a file of 4096 bytes": {v13(4096), quoted, true}, // the clock at 54 is all ones: not known
 		"1.3, cut at 60 bytes":        {v13(60), nil, false},
-		"3.0, of which nothing is":    {head(264, 0x08, 0x01, 3, 0), nil, true},
-		"1.4, with MI300's numbers":   {head(0x78, 0x78, 0, 1, 4), nil, true},
-		"a length of nothing":         {head(0x78, 0, 0, 1, 3), nil, false},
-		"nothing":                     {nil, nil, false},
+		"3.0, of which only the heat is the same on each chip": {head(264, 0x08, 0x01, 3, 0), map[string]float64{accelerator.Temperature: 0.24}, true},
+		"1.0, behind a clock":                 {table(96, 1, 0, 18, 61, 20, 70, 28, 97, 30, 33, 34, 290), module, true},
+		"1.1":                                 {table(96, 1, 1, 6, 61, 8, 70, 16, 97, 18, 33, 22, 290), module, true},
+		"1.2":                                 {table(104, 1, 2, 6, 61, 8, 70, 16, 97, 18, 33, 22, 290, 74, 16), wide, true},
+		"1.4, with MI300's numbers":           {table(272, 1, 4, 4, 61, 6, 70, 10, 290, 12, 97, 14, 33, 48, 16), wide, true},
+		"1.5":                                 {table(344, 1, 5, 4, 61, 6, 70, 10, 290, 12, 97, 14, 33, 112, 16), wide, true},
+		"1.6":                                 {table(368, 1, 6, 4, 61, 6, 70, 10, 290, 12, 97, 14, 33, 136, 16), wide, true},
+		"1.7":                                 {table(1100, 1, 7, 4, 61, 6, 70, 10, 290, 12, 97, 14, 33), module, true},
+		"1.8":                                 {table(1100, 1, 8, 4, 61, 6, 70, 10, 290, 12, 97, 14, 33), module, true},
+		"1.9, which is another kind of table": {table(1100, 1, 9, 4, 61, 6, 70), nil, false},
+		"2.0, behind a clock":                 {table(120, 2, 0, 16, 6100), heat, true},
+		"2.1":                                 {table(120, 2, 1, 4, 6100, 40, 30000), heat, true},
+		"2.4":                                 {table(160, 2, 4, 4, 6100, 28, 9700), heat, true},
+		"4.0, which there is not":             {table(160, 4, 0, 4, 6100), nil, false},
+		"a length of nothing":                 {head(0x78, 0, 0, 1, 3), nil, false},
+		"nothing":                             {nil, nil, false},
 	} {
-		got, ok := parseMetrics(c.b)
-		if ok != c.ok || len(got) != len(c.want) {
-			t.Errorf("%s: %v, %v", name, got, ok)
+		got, wrong := parseMetrics(c.b)
+		if ok := wrong == ""; ok != c.ok || len(got) != len(c.want) {
+			t.Errorf("%s: %v, %q", name, got, wrong)
 		}
 		for k, v := range c.want {
 			if g, known := got[k]; !known || math.Abs(g-v) > 1e-9 {
@@ -211,9 +240,9 @@ func FuzzMetrics(f *testing.F) {
 	f.Add([]byte{4, 0, 2, 1})
 	f.Add(v13(0x78))
 	f.Fuzz(func(t *testing.T, b []byte) {
-		m, ok := parseMetrics(b)
-		if !ok && len(m) > 0 {
-			t.Errorf("a torn table says %v", m)
+		m, wrong := parseMetrics(b)
+		if wrong != "" && len(m) > 0 {
+			t.Errorf("%s, and it says %v", wrong, m)
 		}
 		for k, v := range m {
 			if math.IsNaN(v) || v < 0 {

@@ -19,11 +19,12 @@ var Malformed atomic.Int64
 // Scanner reads the log line by line and remembers what one line says of the next: a device's names come before its XID, and
 // "fallen off the bus" is said over three lines, with an XID 79 beside it or without.
 type Scanner struct {
-	names  map[string]names // by PCI address
-	asked  string           // the device whose serial number comes next
-	halves []string         // devices of which the rest of the sentence is to come, in the order in which they began
-	lost   map[string]schema.Instant
-	lines  schema.Instant // read so far: the clock of a log without time
+	names    map[string]names // by PCI address
+	asked    string           // the device whose serial number comes next
+	halves   []string         // devices of which the rest of the sentence is to come, in the order in which they began
+	lost     map[string]schema.Instant
+	firmware firmware
+	lines    schema.Instant // read so far: the clock of a log without time
 }
 
 type names struct{ uuid, serial string }
@@ -58,26 +59,33 @@ func (s *Scanner) Record(record string, boot time.Time) (accelerator.Sign, bool)
 const bdf = `[0-9a-fA-F]{4,8}:[0-9a-fA-F]{2}:[0-9a-fA-F]{2}(?:\.[0-7])?`
 
 var (
-	nvName   = regexp.MustCompile(`NVRM: GPU at PCI:(` + bdf + `): (GPU-[0-9a-fA-F-]+)`)
+	nvName   = regexp.MustCompile(`NVRM: GPU at (?:PCI:)?(` + bdf + `): (GPU-[0-9a-fA-F-]+)`)
 	nvSerial = regexp.MustCompile(`NVRM: GPU Board Serial Number: (\S+)`)
-	xid      = regexp.MustCompile(`NVRM: Xid \(PCI:(` + bdf + `)\): (\d+)(?:,|:|$)`)
-	sxid     = regexp.MustCompile(`SXid \(PCI:(` + bdf + `)\): (\d+)(.*)`)
-	nvHalf   = regexp.MustCompile(`NVRM: The NVIDIA GPU (?:PCI:)?(` + bdf + `)`)
-	nvLost   = regexp.MustCompile(`NVRM: (?:GPU (?:at )?(?:PCI:)?(` + bdf + `): )?(?:GPU has )?fallen off the bus`)
+	// Drivers up to 304 write no "PCI:"; of a partition its instances stand behind the address ("GPU-I:05 GPU-CI:00").
+	xid    = regexp.MustCompile(`NVRM: Xid \((?:PCI:)?(` + bdf + `)(?: GPU-C?I:\d+)*\): (\d+)(?:,|:|$)`)
+	sxid   = regexp.MustCompile(`SXid \(PCI:(` + bdf + `)\): (\d+)(.*)`)
+	nvHalf = regexp.MustCompile(`NVRM: The NVIDIA GPU (?:at )?(?:PCI:)?(` + bdf + `)`)
+	nvLost = regexp.MustCompile(`NVRM: (?:GPU (?:at )?(?:PCI:)?(` + bdf + `):? )?(?:GPU )?(?:has )?fallen off the bus`)
 
-	ras    = regexp.MustCompile(`amdgpu (` + bdf + `): .*?(\d+) (uncorrectable|correctable|deferred) hardware errors? detected in (?:total in )?(\S+) block`)
+	ras    = regexp.MustCompile(`amdgpu (` + bdf + `): .*?(\d+) (?:new )?(uncorrectable|correctable|deferred|poison) (?:hardware errors?|consumption) detected in (total in )?(\S+) block`)
 	rasUE  = regexp.MustCompile(`amdgpu (` + bdf + `): .*?(?:\{\d+\})?uncorrectable hardware error\((\w+)\) detected`)
 	rasACA = regexp.MustCompile(`amdgpu (` + bdf + `): .*?aca entry\[\d+\]\.STATUS=0x([0-9a-fA-F]{1,16})\b`)
 	rasLog = regexp.MustCompile(`amdgpu (` + bdf + `): .*?\[Hardware Error\]: Accelerator Check Architecture events logged`)
-	reset  = regexp.MustCompile(`amdgpu (` + bdf + `): .*?(GPU reset begin|GPU recovery failed|device lost from bus)`)
+	reset  = regexp.MustCompile(`amdgpu (` + bdf + `): .*?(?i:(GPU reset begin|GPU recovery failed|GPU reset end with ret = -|device lost from bus))`)
+	// The threshold of pages that went bad is reached: by what was found now, or by what its EEPROM held when it was started.
+	badPages = regexp.MustCompile(`amdgpu (` + bdf + `): .*?(?:Saved bad pages ?\(?\d+\)? reaches threshold|RAS records:\d+ exceed threshold)`)
 
-	aer  = regexp.MustCompile(`(` + bdf + `): (?:AER: )?PCIe Bus Error: severity=(\w+(?: \(\w[\w-]*\))?)`)
-	mce  = regexp.MustCompile(`\[Hardware Error\]: CPU \d+: Machine Check: \d+ Bank \d+: ([0-9a-fA-F]{1,16})\b`)
-	edac = regexp.MustCompile(`EDAC \w+: (\d+) ([CU]E) `)
-	died = regexp.MustCompile(`Kernel panic - not syncing: (.*)`)
+	aer = regexp.MustCompile(`(` + bdf + `): (?:AER: )?PCIe Bus Error: severity=(\w+(?: \(\w[\w-]*\))?)`)
+	// A containment cuts a port off what is below it, before it can do harm. What it lost is told beside it.
+	dpc = regexp.MustCompile(`(` + bdf + `): DPC: containment event`)
+	// Intel's words, for one that kills "Exception"; AMD's decoder's.
+	mce    = regexp.MustCompile(`\[Hardware Error\]: CPU \d+: Machine Check(?: Exception)?: [0-9a-fA-F]+ Bank \d+: ([0-9a-fA-F]{1,16})\b`)
+	mceAMD = regexp.MustCompile(`\[Hardware Error\]: CPU:\d+ \([^)]*\) MC\d+_STATUS\[[^\]]*\]: 0x([0-9a-fA-F]{1,16})\b`)
+	edac   = regexp.MustCompile(`EDAC \w+: (\d+) ([CU]E) `)
+	died   = regexp.MustCompile(`Kernel panic - not syncing: (.*)`)
 
 	nicLink   = regexp.MustCompile(`(?:mlx5_core|bnxt_en|ice|i40e|ixgbe|ionic) (` + bdf + `) ?(\S*?):? (?:NIC )?Link (?:is )?(?i:(down|up))`)
-	nicHealth = regexp.MustCompile(`(?:mlx5_core|bnxt_en|ice|ionic) (` + bdf + `).*?(device's health compromised|[Ff]atal error|Cable error|firmware (?:is )?unresponsive|Module .*?(?:temperature|overheat))`)
+	nicHealth = regexp.MustCompile(`(?:mlx5_core|bnxt_en|ice|ionic) (` + bdf + `).*?(device's health compromised|Health issue observed, firmware internal error|insufficient power on the PCIe slot|High temperature on sensors|[Ff]atal error|Cable error|firmware (?:is )?unresponsive|Module .*?(?:temperature|overheat))`)
 	nicStuck  = regexp.MustCompile(`NETDEV WATCHDOG: .*?(\S+) \((\w+)\): transmit queue \d+ timed out`)
 )
 
@@ -87,6 +95,9 @@ func (s *Scanner) Line(text string, at schema.Instant) (accelerator.Sign, bool) 
 	sign, ok := s.nvidia(text, at)
 	if !ok {
 		sign, ok = amd(text)
+	}
+	if !ok {
+		sign, ok = s.firmware.line(text)
 	}
 	if !ok {
 		sign, ok = host(text)
@@ -176,6 +187,8 @@ func switchFault(text string) (accelerator.Sign, bool) {
 	}
 	sign := accelerator.Sign{Kind: "sxid", Code: m[2], Severity: schema.SeverityInfo, Text: text}
 	switch rest := strings.TrimLeft(m[3], ", "); {
+	case strings.HasPrefix(rest, "Severity "), strings.HasPrefix(rest, "Data {"): // more words on the error of the line before
+		return accelerator.Sign{}, false
 	case strings.HasPrefix(rest, "Fatal"):
 		sign.Severity = schema.SeverityCritical
 	case strings.HasPrefix(rest, "Non-fatal"):
@@ -189,12 +202,15 @@ func amd(text string) (accelerator.Sign, bool) {
 		return accelerator.Sign{}, false
 	}
 	if m := ras.FindStringSubmatch(text); m != nil {
-		sign := accelerator.Sign{Device: Address(m[1]), Kind: "ras", Code: m[4], Severity: schema.SeverityInfo, Text: text}
-		if m[2] == "0" {
+		sign := accelerator.Sign{Device: Address(m[1]), Kind: "ras", Code: m[5], Severity: schema.SeverityInfo, Text: text}
+		if m[2] == "0" || m[4] != "" { // the sum since the driver was loaded: what is new is told beside it
 			return accelerator.Sign{}, false
 		}
-		if m[3] == "uncorrectable" {
+		switch m[3] {
+		case "uncorrectable":
 			sign.Severity = schema.SeverityCritical
+		case "deferred", "poison": // memory that is wrong and was not used yet; one that was, whose program is ended
+			sign.Severity = schema.SeverityWarning
 		}
 		return sign, true
 	}
@@ -208,11 +224,17 @@ func amd(text string) (accelerator.Sign, bool) {
 		return accelerator.Sign{Device: Address(m[1]), Kind: "ras", Code: "aca", Severity: schema.SeverityInfo, Text: text}, true
 	}
 	if m := reset.FindStringSubmatch(text); m != nil {
-		sign := accelerator.Sign{Device: Address(m[1]), Kind: "gpu-reset", Code: strings.ReplaceAll(m[2], " ", "-"), Severity: schema.SeverityInfo, Text: text}
-		if m[2] != "GPU reset begin" {
-			sign.Severity = schema.SeverityCritical
+		sign := accelerator.Sign{Device: Address(m[1]), Kind: "gpu-reset", Code: "GPU-recovery-failed", Severity: schema.SeverityCritical, Text: text}
+		switch strings.ToLower(m[2]) {
+		case "gpu reset begin":
+			sign.Code, sign.Severity = "GPU-reset-begin", schema.SeverityInfo
+		case "device lost from bus":
+			sign.Code = "device-lost-from-bus"
 		}
 		return sign, true
+	}
+	if m := badPages.FindStringSubmatch(text); m != nil {
+		return accelerator.Sign{Device: Address(m[1]), Kind: "bad-pages", Severity: schema.SeverityCritical, Text: text}, true
 	}
 	return accelerator.Sign{}, false
 }
@@ -244,9 +266,13 @@ func host(text string) (accelerator.Sign, bool) {
 		}
 		return sign, true
 	}
-	if m := mce.FindStringSubmatch(text); m != nil {
-		sev := ofStatus(m[1])
-		return accelerator.Sign{Kind: "mce", Code: "processor", Severity: sev, Text: text}, true
+	if m := dpc.FindStringSubmatch(text); m != nil {
+		return accelerator.Sign{Device: Address(m[1]), Kind: "pcie", Code: "dpc", Severity: schema.SeverityWarning, Text: text}, true
+	}
+	for _, x := range []*regexp.Regexp{mce, mceAMD} {
+		if m := x.FindStringSubmatch(text); m != nil {
+			return accelerator.Sign{Kind: "mce", Code: "processor", Severity: ofStatus(m[1]), Text: text}, true
+		}
 	}
 	if m := edac.FindStringSubmatch(text); m != nil && m[1] != "0" {
 		sign := accelerator.Sign{Kind: "mce", Code: "memory", Severity: schema.SeverityInfo, Text: text}
@@ -263,7 +289,9 @@ func host(text string) (accelerator.Sign, bool) {
 		switch {
 		case m[2] == "Cable error":
 			code, severity = "cable", schema.SeverityWarning
-		case strings.HasPrefix(m[2], "Module"):
+		case strings.HasPrefix(m[2], "insufficient power"):
+			code, severity = "slot-power", schema.SeverityInfo // many a server says it at each start
+		case strings.HasPrefix(m[2], "Module"), strings.HasPrefix(m[2], "High temperature"):
 			code, severity = "module", schema.SeverityWarning
 		}
 		return accelerator.Sign{Kind: "nic", Code: code, Severity: severity, Text: text}, true
