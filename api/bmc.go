@@ -60,7 +60,8 @@ func (s *Server) AskBMC(c *gin.Context, id contract.TheServer) {
 		s.fail(c, err)
 		return
 	}
-	a, err := s.c.Store.AskBMC(c.Request.Context(), id, in.Verb, schema.BMCArgs{Want: in.Want, Hard: in.Hard, From: in.From, Lit: in.Lit, Most: in.Most, Seconds: in.Seconds}, in.Reason, me(c).Name)
+	a, err := s.c.Store.AskBMC(c.Request.Context(), id, in.Verb, schema.BMCArgs{Want: in.Want, Hard: in.Hard, From: in.From, Lit: in.Lit, Most: in.Most, Seconds: in.Seconds,
+		First: in.First, Attributes: in.Attributes, Image: in.Image, Eject: in.Eject}, in.Reason, me(c).Name)
 	s.done(c, http.StatusAccepted, a, err)
 }
 

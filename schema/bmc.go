@@ -1,6 +1,9 @@
 package schema
 
-import "encoding/json"
+import (
+	"encoding/json"
+	"strings"
+)
 
 // PathBMCEvents is where BMCs push events to, below the API's address: /bmc-events/SERVER/SECRET.
 const PathBMCEvents = "/bmc-events"
@@ -21,10 +24,22 @@ const (
 	BMCLogin    BMCVerb = "login"    // forgets refused logins and tries again
 	BMCRotate   BMCVerb = "rotate"   // gives the account a new password
 	BMCReset    BMCVerb = "reset"    // restarts the BMC itself, not the server
+	BMCFirmware BMCVerb = "firmware" // versions of everything that has one
+	BMCMetrics  BMCVerb = "metrics"  // the accelerators' counters
+	BMCOrder    BMCVerb = "order"    // args: first (the entries to boot before all others, for good; empty reads the order)
+	BMCBIOS     BMCVerb = "bios"     // args: attributes (those wanted; empty reads them)
+	BMCMedia    BMCVerb = "media"    // args: image (into the virtual CD drive, and the next boot from it), eject; neither reads it
 )
 
 // BMCVerbs are all of them.
-var BMCVerbs = []BMCVerb{BMCIdentify, BMCPower, BMCBoot, BMCLight, BMCLogs, BMCSensors, BMCDoctor, BMCCapture, BMCConsole, BMCLogin, BMCRotate, BMCReset}
+var BMCVerbs = []BMCVerb{BMCIdentify, BMCPower, BMCBoot, BMCLight, BMCLogs, BMCSensors, BMCDoctor, BMCCapture, BMCConsole, BMCLogin, BMCRotate, BMCReset,
+	BMCFirmware, BMCMetrics, BMCOrder, BMCBIOS, BMCMedia}
+
+// PasswordAttribute reports whether a BIOS attribute holds a password, which belongs in no record.
+func PasswordAttribute(name string) bool {
+	name = strings.ToLower(name)
+	return strings.Contains(name, "password") || strings.Contains(name, "passphrase") || strings.Contains(name, "pswd")
+}
 
 // BMCArgs are a verb's arguments; each verb reads its own.
 type BMCArgs struct {
@@ -34,6 +49,11 @@ type BMCArgs struct {
 	Lit     bool   `json:"lit,omitempty"`
 	Most    int    `json:"most,omitempty"`
 	Seconds int    `json:"seconds,omitempty"`
+
+	First      []string          `json:"first,omitempty"`      // boot option references: Boot0003
+	Attributes map[string]string `json:"attributes,omitempty"` // numbers and booleans in words: what the BMC shows says which they are
+	Image      string            `json:"image,omitempty"`      // an http, https, nfs or cifs URI that the BMC reaches
+	Eject      bool              `json:"eject,omitempty"`
 }
 
 // BMCAct is one thing that a person asked of a BMC, and what came of it.

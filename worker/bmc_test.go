@@ -126,9 +126,42 @@ func TestBMCsAreOperatedAndWatchedByTheWholeProcess(t *testing.T) {
 	if _, err := db.AskBMC(ctx, v.ID, schema.BMCPower, schema.BMCArgs{Want: "off"}, "", "op"); !schema.Is(err, schema.CodeUnsafe) {
 		t.Fatalf("power off of an available server: %v", err)
 	}
+	for verb, args := range map[schema.BMCVerb]schema.BMCArgs{schema.BMCOrder: {First: []string{"Boot0002"}}, schema.BMCBIOS: {Attributes: map[string]string{"NumaNodes": "4"}}, schema.BMCMedia: {Image: "http://192.0.2.1/x.iso"}} {
+		if _, err := db.AskBMC(ctx, v.ID, verb, args, "", "op"); !schema.Is(err, schema.CodeUnsafe) {
+			t.Fatalf("%s of an available server: %v", verb, err)
+		}
+	}
 	if _, err := db.Cordon(ctx, v.ID, "", schema.CordonOperator, "op", "a new fan"); err != nil {
 		t.Fatal(err)
 	}
+	for _, x := range []struct {
+		verb  schema.BMCVerb
+		args  schema.BMCArgs
+		wants []string
+	}{
+		{schema.BMCFirmware, schema.BMCArgs{}, []string{`"version":"`}},
+		{schema.BMCMetrics, schema.BMCArgs{}, []string{`"slot":"SXM8"`, `"correctable_ecc":0`}},
+		{schema.BMCBIOS, schema.BMCArgs{Attributes: map[string]string{"NumaNodes": "4", "SRIOVEnable": "false"}}, []string{`{"reboot":true}`}},
+		{schema.BMCBIOS, schema.BMCArgs{}, []string{`{"name":"NumaNodes","value":2,"next":4}`, `{"name":"SRIOVEnable","value":true,"next":false}`}},
+		{schema.BMCMedia, schema.BMCArgs{Image: "http://192.0.2.1/x.iso"}, []string{`"image":"http://192.0.2.1/x.iso","inserted":true`}},
+		{schema.BMCMedia, schema.BMCArgs{Eject: true}, []string{`"inserted":false`}},
+	} {
+		a := act(x.verb, x.args)
+		for _, want := range x.wants {
+			if !strings.Contains(string(a.Result), want) {
+				t.Errorf("%s: %s is not in %s", x.verb, want, a.Result)
+			}
+		}
+	}
+	var entries []struct{ Ref string }
+	if err := json.Unmarshal(act(schema.BMCOrder, schema.BMCArgs{}).Result, &entries); err != nil || len(entries) < 2 {
+		t.Fatalf("%d boot entries, %v", len(entries), err)
+	}
+	last := entries[len(entries)-1].Ref
+	if a := act(schema.BMCOrder, schema.BMCArgs{First: []string{last}}); !strings.HasPrefix(string(a.Result), `[{"ref":"`+last+`"`) {
+		t.Errorf("%s is not first in %s", last, a.Result)
+	}
+	act(schema.BMCBoot, schema.BMCArgs{From: "disk"})
 	if a := act(schema.BMCPower, schema.BMCArgs{Want: "off", Hard: true}); !strings.Contains(string(a.Result), `"now":"off"`) {
 		t.Fatalf("power %s", a.Result)
 	}

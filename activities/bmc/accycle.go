@@ -2,6 +2,7 @@ package bmc
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"net/http"
 	"slices"
@@ -32,22 +33,34 @@ func (c *Client) acCycle(ctx context.Context, h *host, plan powerPlan) error {
 	if err != nil {
 		return err
 	}
-	if err := c.conn.pool.spend(ctx, c.conn.address, normalURI(h.uri), &plan); err != nil {
+	was, begun, err := c.conn.pool.begun(ctx, c.conn.address, plan)
+	if err != nil {
 		return err
 	}
-	if _, err := c.turnOff(ctx, h, plan); err != nil {
-		return err
+	if !begun {
+		if err := c.conn.pool.spend(ctx, c.conn.address, normalURI(h.uri), &plan); err != nil {
+			return err
+		}
+		if _, err := c.turnOff(ctx, h, plan); err != nil {
+			return err
+		}
 	}
 	before, err := c.conn.session(ctx)
 	if err != nil {
 		return err
 	}
-	c.conn.pool.log.InfoContext(ctx, "bmc ac cycle", "bmc", c.conn.address, "target", target, "type", value)
-	if _, err := c.conn.post(ctx, target, map[string]string{"ResetType": value}, nil); err != nil && !isKind(err, ErrUnreachable) {
-		return err // one that goes down before it answers has heard us
+	session := Login{Password: before}.revision()
+	if !begun {
+		if err := c.conn.pool.begin(ctx, c.conn.address, plan, session); err != nil {
+			return err
+		}
+		c.conn.pool.log.InfoContext(ctx, "bmc ac cycle", "bmc", c.conn.address, "target", target, "type", value)
+		if _, err := c.conn.post(ctx, target, map[string]string{"ResetType": value}, nil); err != nil && !isKind(err, ErrUnreachable) {
+			return err // one that goes down before it answers has heard us
+		}
 	}
 	t := c.conn.pool.cfg.Timing
-	gone := before == "" // under Basic there is nothing to lose
+	gone := before == "" || begun && was.Before != session // under Basic there is nothing to lose
 	back, err := c.until(ctx, t.TaskLost, func(ctx context.Context) (bool, error) {
 		a, err := c.conn.exchange(ctx, http.MethodGet, h.uri, http.Header{"X-Auth-Token": {string(before)}}, nil)
 		switch {
@@ -62,13 +75,13 @@ func (c *Client) acCycle(ctx context.Context, h *host, plan powerPlan) error {
 		err = &Error{Kind: ErrNotProven, Address: c.conn.address, URI: target, Detail: fmt.Sprintf("%s was accepted and the bmc did not restart within %s", value, t.TaskLost),
 			Hint: "switch the outlets of its PDU, or have someone pull the plugs"}
 	}
-	if err != nil {
+	if err == nil {
+		err = sleep(ctx, c.settle(h))
+	}
+	if err != nil && (!begun || ctx.Err() != nil) {
 		return err
 	}
-	if err := sleep(ctx, c.settle(h)); err != nil {
-		return err
-	}
-	return c.turnOn(ctx, h)
+	return errors.Join(err, c.turnOn(ctx, h)) // what was killed before it sent the reset left the machine off
 }
 
 // findACReset looks for the action and its value: the standard's own, then the makers'.

@@ -5,7 +5,10 @@ import (
 	"fmt"
 	"maps"
 	"slices"
+	"strconv"
 	"strings"
+
+	"gpupool/schema"
 )
 
 // SetBIOS sets BIOS attributes that differ from what is wanted, all in one request, and says whether a reboot is needed
@@ -13,29 +16,9 @@ import (
 // settings read so; where they can't be read, that the request was accepted.
 func (c *Client) SetBIOS(ctx context.Context, want map[string]any) (reboot bool, err error) {
 	defer c.conn.named("set bios of", &err)
-	h, err := c.find(ctx)
+	bios, pending, uri, err := c.bios(ctx)
 	if err != nil {
 		return false, err
-	}
-	sys, err := c.conn.get(ctx, h.uri)
-	if err != nil {
-		return false, err
-	}
-	if err := c.ours(sys); err != nil {
-		return false, err
-	}
-	bios, err := c.conn.get(ctx, sys.link("Bios"))
-	if err != nil {
-		return false, err
-	}
-	uri := orDefault(bios.link("@Redfish.Settings", "SettingsObject"), bios.uri)
-	pending := bios
-	if uri != bios.uri {
-		if pending, err = c.conn.get(ctx, uri); err != nil {
-			if err := lenient(uri, err); err != nil {
-				return false, err
-			}
-		}
 	}
 	diff := map[string]any{}
 	var unknown []string
@@ -83,3 +66,98 @@ func (c *Client) SetBIOS(ctx context.Context, want map[string]any) (reboot bool,
 
 // same compares attribute values as JSON has them: 1 is 1.0.
 func same(a, b any) bool { return fmt.Sprint(a) == fmt.Sprint(b) }
+
+// bios reads the attributes in force and those of the next boot; uri is the resource that takes a change. pending reads as empty
+// where it can't be read.
+func (c *Client) bios(ctx context.Context) (bios, pending *resource, uri string, err error) {
+	h, err := c.find(ctx)
+	if err != nil {
+		return nil, nil, "", err
+	}
+	sys, err := c.conn.get(ctx, h.uri)
+	if err != nil {
+		return nil, nil, "", err
+	}
+	if err := c.ours(sys); err != nil {
+		return nil, nil, "", err
+	}
+	if bios, err = c.conn.get(ctx, sys.link("Bios")); err != nil {
+		return nil, nil, "", err
+	}
+	uri = orDefault(bios.link("@Redfish.Settings", "SettingsObject"), bios.uri)
+	if uri == bios.uri {
+		return bios, bios, uri, nil
+	}
+	pending, err = c.conn.get(ctx, uri)
+	return bios, pending, uri, lenient(uri, err)
+}
+
+// BIOSAttribute is one attribute of the firmware's set-up.
+type BIOSAttribute struct {
+	Name  string `json:"name"`
+	Value any    `json:"value"`          // in force; nil where the BMC shows none
+	Next  any    `json:"next,omitempty"` // what the next boot sets, where that is another
+}
+
+// BIOS lists the attributes by name. Those that hold a password are left out.
+func (c *Client) BIOS(ctx context.Context) (_ []BIOSAttribute, err error) {
+	defer c.conn.named("read bios of", &err)
+	bios, pending, _, err := c.bios(ctx)
+	if err != nil {
+		return nil, err
+	}
+	now, next := object(bios.at("Attributes")), object(pending.at("Attributes"))
+	names := slices.Sorted(maps.Keys(now))
+	for k := range next {
+		if _, known := now[k]; !known {
+			names = append(names, k)
+		}
+	}
+	out := []BIOSAttribute{}
+	for _, k := range names {
+		if schema.PasswordAttribute(k) {
+			continue
+		}
+		a := BIOSAttribute{Name: k, Value: now[k]}
+		if v, queued := next[k]; queued && !same(v, a.Value) {
+			a.Next = v
+		}
+		out = append(out, a)
+	}
+	return out, nil
+}
+
+// SetBIOSWords is [Client.SetBIOS] of attributes in words: where the BMC shows a number or a boolean, the word must be one.
+func (c *Client) SetBIOSWords(ctx context.Context, want map[string]string) (reboot bool, err error) {
+	defer c.conn.named("set bios of", &err)
+	bios, pending, _, err := c.bios(ctx)
+	if err != nil {
+		return false, err
+	}
+	typed := map[string]any{}
+	for _, k := range slices.Sorted(maps.Keys(want)) {
+		shown, known := object(bios.at("Attributes"))[k]
+		if !known {
+			shown = object(pending.at("Attributes"))[k]
+		}
+		v, ok := like(shown, want[k])
+		if !ok {
+			return false, &Error{Kind: ErrUnsupported, Address: c.conn.address, URI: bios.uri, Detail: fmt.Sprintf("bios attribute %s is %v, and %q is no %T", k, shown, want[k], shown)}
+		}
+		typed[k] = v
+	}
+	return c.SetBIOS(ctx, typed)
+}
+
+// like is a word as the type of what is shown.
+func like(shown any, word string) (any, bool) {
+	switch shown.(type) {
+	case bool:
+		b, err := strconv.ParseBool(word)
+		return b, err == nil
+	case float64:
+		f, err := strconv.ParseFloat(word, 64)
+		return f, err == nil
+	}
+	return word, true
+}

@@ -42,6 +42,7 @@ type State struct {
 	DownTill   time.Time // some process's breaker is open until then
 	DownWhy    string
 	Resets     map[string][]time.Time // by system: when its power was taken away within the last day
+	Wishes     map[string]Wish        // of the last day, see As
 }
 
 // Refusal counts how often one secret was refused. It is counted up before the try and forgotten after a success, so

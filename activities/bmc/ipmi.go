@@ -214,11 +214,25 @@ func (c *IPMIClient) SetPower(ctx context.Context, want Want, opts ...PowerOptio
 		if err != nil {
 			return err
 		}
+		if want == Cycle {
+			_, begun, err := c.pool.begun(ctx, c.address, plan)
+			if err != nil {
+				return err
+			}
+			if begun {
+				want = On
+			}
+		}
 		if want != On && was == PowerOn {
 			if err := c.pool.spend(ctx, c.address, "", &plan); err != nil {
 				return err
 			}
 			if err := c.ipmiOff(ctx, op, s, plan); err != nil {
+				return err
+			}
+		}
+		if want == Cycle {
+			if err := c.pool.begin(ctx, c.address, plan, ""); err != nil {
 				return err
 			}
 		}

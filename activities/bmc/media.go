@@ -53,6 +53,27 @@ func (c *Client) InsertMedia(ctx context.Context, image string) (err error) {
 	return err
 }
 
+// Medium is what the virtual CD drive holds.
+type Medium struct {
+	URI      string `json:"uri"` // of the drive
+	Image    string `json:"image,omitempty"`
+	Inserted bool   `json:"inserted"`
+}
+
+// Media reads the virtual CD drive.
+func (c *Client) Media(ctx context.Context) (_ Medium, err error) {
+	defer c.conn.named("read media of", &err)
+	h, err := c.find(ctx)
+	if err != nil {
+		return Medium{}, err
+	}
+	slot, err := c.cdSlot(ctx, h)
+	if err != nil {
+		return Medium{}, err
+	}
+	return Medium{URI: normalURI(slot.uri), Image: slot.word("Image"), Inserted: inserted(slot)}, nil
+}
+
 // EjectMedia empties the virtual CD drive. An empty one is left alone.
 func (c *Client) EjectMedia(ctx context.Context) (err error) {
 	defer c.conn.named("eject media at", &err)

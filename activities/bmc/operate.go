@@ -98,7 +98,7 @@ func (a *Activities) perform(ctx context.Context, act schema.BMCAct, v schema.Se
 		id, err := c.Identify(ctx)
 		return Told{id, id.Accelerators()}, nil, err
 	case schema.BMCPower:
-		p, err := powerBy(ctx, c, act.Args)
+		p, err := powerBy(ctx, c, act)
 		return p, nil, err
 	case schema.BMCBoot:
 		b, err := bootBy(ctx, c, act.Args)
@@ -114,6 +114,12 @@ func (a *Activities) perform(ctx context.Context, act schema.BMCAct, v schema.Se
 	case schema.BMCConsole:
 		text, err := c.Console(ctx, time.Duration(orNumber(act.Args.Seconds, 5))*time.Second)
 		return text, nil, err
+	case schema.BMCFirmware, schema.BMCMetrics, schema.BMCOrder, schema.BMCBIOS, schema.BMCMedia:
+		if !redfish {
+			return nil, nil, &Error{Kind: ErrUnsupported, Op: string(act.Verb), Address: c.Address(), Detail: "over Redfish only"}
+		}
+		result, err := redfishOnly(ctx, rf, act)
+		return result, nil, err
 	case schema.BMCCapture:
 		if !redfish {
 			return nil, nil, &Error{Kind: ErrUnsupported, Op: "capture", Address: c.Address(), Detail: "only a Redfish tree can be captured"}
@@ -131,6 +137,50 @@ func (a *Activities) perform(ctx context.Context, act schema.BMCAct, v schema.Se
 	return nil, nil, schema.Invalid("verb", string(act.Verb), fmt.Sprintf("one of %v", schema.BMCVerbs))
 }
 
+// redfishOnly does the verbs that IPMI has no way for.
+func redfishOnly(ctx context.Context, c *Client, act schema.BMCAct) (any, error) {
+	switch act.Verb {
+	case schema.BMCFirmware:
+		return c.Firmware(ctx)
+	case schema.BMCMetrics:
+		id, err := c.Identify(ctx)
+		if err != nil {
+			return nil, err
+		}
+		return c.GPUMetrics(ctx, id)
+	case schema.BMCOrder:
+		if len(act.Args.First) > 0 {
+			if err := c.BootFirst(ctx, act.Args.First); err != nil {
+				return nil, err
+			}
+		}
+		return c.BootEntries(ctx)
+	case schema.BMCBIOS:
+		if len(act.Args.Attributes) == 0 {
+			return c.BIOS(ctx)
+		}
+		reboot, err := c.SetBIOSWords(ctx, act.Args.Attributes)
+		return BIOSSet{reboot}, err
+	default:
+		var err error
+		switch {
+		case act.Args.Image != "":
+			err = c.InsertMedia(ctx, act.Args.Image)
+		case act.Args.Eject:
+			err = c.EjectMedia(ctx)
+		}
+		if err != nil {
+			return nil, err
+		}
+		return c.Media(ctx)
+	}
+}
+
+// BIOSSet is what bios answers where attributes were asked for.
+type BIOSSet struct {
+	Reboot bool `json:"reboot"` // they take effect at the next boot
+}
+
 // Told is what identify answers.
 type Told struct {
 	Identity
@@ -143,12 +193,13 @@ type Powered struct {
 	Now PowerState `json:"now"`
 }
 
-func powerBy(ctx context.Context, c Controller, args schema.BMCArgs) (p Powered, err error) {
+func powerBy(ctx context.Context, c Controller, act schema.BMCAct) (p Powered, err error) {
+	args := act.Args
 	if p.Was, err = c.Power(ctx); err != nil || args.Want == "" {
 		p.Now = p.Was
 		return p, err
 	}
-	opts := []PowerOption{Regardless()} // a person asked
+	opts := []PowerOption{Regardless(), As(act.ID)} // a person asked, and asked once
 	if args.Hard {
 		opts = append(opts, Hard())
 	}

@@ -30,7 +30,7 @@ func (o BootEntry) On(mac string) bool {
 	return strings.Contains(strings.ToLower(o.Path), "mac("+strings.ToLower(strings.NewReplacer(":", "", "-", "").Replace(mac)))
 }
 
-// BootEntries lists what the machine can boot, in its boot order; entries that aren't in the order come last.
+// BootEntries lists what the machine can boot, in the order of the next boot; entries that aren't in the order come last.
 func (c *Client) BootEntries(ctx context.Context) (_ []BootEntry, err error) {
 	defer c.conn.named("read boot options of", &err)
 	h, err := c.find(ctx)
@@ -54,7 +54,11 @@ func (c *Client) BootEntries(ctx context.Context) (_ []BootEntry, err error) {
 		refs = append(refs, o.Ref)
 	}
 	var out []BootEntry
-	for _, ref := range append(stringsOf(sys.at("Boot", "BootOrder")), refs...) {
+	_, order, err := c.shownOrder(ctx, h, sys)
+	if err != nil && !isKind(err, ErrUnsupported) {
+		return nil, err
+	}
+	for _, ref := range slices.Concat(order, refs) {
 		key, _, _ := strings.Cut(ref, ":") // "Boot0019: Ubuntu" on some NVIDIA firmware
 		o, ok := byRef[key]
 		if !ok {
@@ -84,18 +88,9 @@ func (c *Client) SetBootOrder(ctx context.Context, refs []string) (err error) {
 	if err := c.ours(sys); err != nil {
 		return err
 	}
-	uri, shown := h.uri, stringsOf(sys.at("Boot", "BootOrder"))
-	if s := sys.link("@Redfish.Settings", "SettingsObject"); s != "" {
-		if r, err := c.conn.get(ctx, s); err == nil {
-			if pending := stringsOf(r.at("Boot", "BootOrder")); pending != nil {
-				uri, shown = s, pending
-			}
-		} else if err := lenient(s, err); err != nil {
-			return err
-		}
-	}
-	if shown == nil {
-		return &Error{Kind: ErrUnsupported, Address: c.conn.address, URI: uri, Detail: "the bmc shows no boot order"}
+	uri, shown, err := c.shownOrder(ctx, h, sys)
+	if err != nil {
+		return err
 	}
 	a, b := slices.Sorted(slices.Values(shown)), slices.Sorted(slices.Values(refs))
 	if !slices.Equal(a, b) {
@@ -120,4 +115,55 @@ func (c *Client) SetBootOrder(ctx context.Context, refs []string) (err error) {
 		err = &Error{Kind: ErrNotProven, Address: c.conn.address, URI: uri, Detail: fmt.Sprintf("it shows %v", shown)}
 	}
 	return err
+}
+
+// shownOrder is the boot order that the next boot will use, and the resource that takes another: the settings resource where the
+// firmware keeps it there.
+func (c *Client) shownOrder(ctx context.Context, h *host, sys *resource) (uri string, refs []string, err error) {
+	uri, refs = h.uri, stringsOf(sys.at("Boot", "BootOrder"))
+	if s := sys.link("@Redfish.Settings", "SettingsObject"); s != "" {
+		r, err := c.conn.get(ctx, s)
+		if err := lenient(s, err); err != nil {
+			return "", nil, err
+		}
+		if pending := stringsOf(r.at("Boot", "BootOrder")); pending != nil {
+			uri, refs = s, pending
+		}
+	}
+	if refs == nil {
+		return "", nil, &Error{Kind: ErrUnsupported, Address: c.conn.address, URI: uri, Detail: "the bmc shows no boot order"}
+	}
+	return uri, refs, nil
+}
+
+// BootFirst moves entries before all others of the persistent boot order, in the sequence given; the others keep theirs.
+func (c *Client) BootFirst(ctx context.Context, first []string) (err error) {
+	defer c.conn.named("set boot order of", &err)
+	h, err := c.find(ctx)
+	if err != nil {
+		return err
+	}
+	sys, err := c.conn.get(ctx, h.uri)
+	if err != nil {
+		return err
+	}
+	uri, shown, err := c.shownOrder(ctx, h, sys)
+	if err != nil {
+		return err
+	}
+	var order, rest []string
+	for _, ref := range shown {
+		key, _, _ := strings.Cut(ref, ":") // "Boot0019: Ubuntu" on some NVIDIA firmware
+		if !slices.Contains(first, ref) && !slices.Contains(first, key) {
+			rest = append(rest, ref)
+		}
+	}
+	for _, want := range first {
+		i := slices.IndexFunc(shown, func(ref string) bool { key, _, _ := strings.Cut(ref, ":"); return ref == want || key == want })
+		if i < 0 || slices.Contains(order, shown[i]) {
+			return &Error{Kind: ErrUnsupported, Address: c.conn.address, URI: uri, Detail: fmt.Sprintf("boot option %q: want each once of %s", want, few(shown))}
+		}
+		order = append(order, shown[i])
+	}
+	return c.SetBootOrder(ctx, append(order, rest...))
 }

@@ -43,6 +43,7 @@ type powerPlan struct {
 	graceful   time.Duration // 0: cut the power at once
 	regardless bool          // of the daily limit
 	spent      bool          // it is counted
+	wish       string        // see As
 }
 
 // PowerOption changes how SetPower goes about it.
@@ -116,7 +117,16 @@ func (c *Client) SetPower(ctx context.Context, want Want, opts ...PowerOption) (
 		if !h.allows(schemas.ForceOffResetType) && h.allows(schemas.PowerCycleResetType) {
 			return c.cycleAtOnce(ctx, h, plan)
 		}
+		if _, begun, err := c.conn.pool.begun(ctx, c.conn.address, plan); err != nil || begun {
+			if err == nil {
+				err = c.turnOn(ctx, h)
+			}
+			return err
+		}
 		wasOn, err := c.turnOff(ctx, h, plan)
+		if err == nil {
+			err = c.conn.pool.begin(ctx, c.conn.address, plan, "")
+		}
 		if err != nil {
 			return err
 		}
@@ -199,6 +209,13 @@ func (c *Client) cycleAtOnce(ctx context.Context, h *host, plan powerPlan) error
 	if err != nil {
 		return err
 	}
+	was, begun, err := c.conn.pool.begun(ctx, c.conn.address, plan)
+	if err != nil {
+		return err
+	}
+	if begun && s != PowerOff {
+		return c.cycled(ctx, h, was.Before)
+	}
 	if s != PowerOff {
 		if err := c.conn.pool.spend(ctx, c.conn.address, normalURI(h.uri), &plan); err != nil {
 			return err
@@ -210,6 +227,9 @@ func (c *Client) cycleAtOnce(ctx context.Context, h *host, plan powerPlan) error
 			return err
 		}
 		if off {
+			if err := c.conn.pool.begin(ctx, c.conn.address, plan, ""); err != nil {
+				return err
+			}
 			if err := sleep(ctx, c.settle(h)); err != nil {
 				return err
 			}
@@ -223,9 +243,17 @@ func (c *Client) cycleAtOnce(ctx context.Context, h *host, plan powerPlan) error
 	if err != nil {
 		return err
 	}
+	if err := c.conn.pool.begin(ctx, c.conn.address, plan, before.str("LastResetTime")); err != nil {
+		return err
+	}
 	if err := c.reset(ctx, h, schemas.PowerCycleResetType); err != nil && !isKind(err, ErrUnreachable) {
 		return err
 	}
+	return c.cycled(ctx, h, before.str("LastResetTime"))
+}
+
+// cycled waits until a PowerCycle that was sent shows: the power away and back, or another last reset than before.
+func (c *Client) cycled(ctx context.Context, h *host, before string) error {
 	t := c.conn.pool.cfg.Timing
 	gone, err := c.until(ctx, t.PowerChange, func(ctx context.Context) (bool, error) {
 		r, err := c.conn.get(ctx, h.uri)
@@ -233,7 +261,7 @@ func (c *Client) cycleAtOnce(ctx context.Context, h *host, plan powerPlan) error
 			return false, err
 		}
 		state, last := powerOf(r), r.str("LastResetTime")
-		return state == PowerOff || state == PowerTurningOff || state == PowerTurningOn || last != "" && last != before.str("LastResetTime"), nil
+		return state == PowerOff || state == PowerTurningOff || state == PowerTurningOn || last != "" && last != before, nil
 	})
 	if err == nil && gone {
 		gone, err = c.until(ctx, t.PowerChange, c.shows(h, PowerOn))

@@ -36,9 +36,19 @@ func (c *conn) root(ctx context.Context) (*resource, error) {
 	if r != nil {
 		return r, nil
 	}
-	a, err := c.exchange(ctx, http.MethodGet, "/redfish/v1/", http.Header{}, nil)
-	if err != nil {
-		return nil, err
+	var a *answer
+	for busy := 0; ; busy++ {
+		var err error
+		if a, err = c.exchange(ctx, http.MethodGet, "/redfish/v1/", http.Header{}, nil); err != nil {
+			return nil, err
+		}
+		wait := min(retryAfter(a.header), c.pool.cfg.Timing.Busy)
+		if a.status != http.StatusServiceUnavailable || busy == busyTries || wait == 0 {
+			break
+		}
+		if err := sleep(ctx, wait); err != nil { // it is starting
+			return nil, err
+		}
 	}
 	if a.status != http.StatusOK {
 		e := c.refusal("", "/redfish/v1/", asGofish(a))
@@ -47,7 +57,7 @@ func (c *conn) root(ctx context.Context) (*resource, error) {
 		}
 		return nil, e
 	}
-	r, err = c.decode("/redfish/v1/", a)
+	r, err := c.decode("/redfish/v1/", a)
 	if err != nil {
 		return nil, err
 	}

@@ -830,11 +830,23 @@ type NewArray struct {
 
 // NewBMCAct defines model for NewBMCAct.
 type NewBMCAct struct {
+	// Attributes Of bios: the attributes wanted, numbers and booleans in words; absent reads them
+	Attributes map[string]string `json:"attributes,omitempty"`
+
+	// Eject Of media: empty the drive; with neither it is read
+	Eject bool `json:"eject,omitempty"`
+
+	// First Of order: the boot options to come before all others, for good; absent reads the order
+	First []string `json:"first,omitempty"`
+
 	// From Of boot: the next boot from the network, or no override; absent reads it
 	From string `json:"from,omitempty"`
 
 	// Hard Of power: cut it without asking the system
 	Hard bool `json:"hard,omitempty"`
+
+	// Image Of media: a URI that the BMC reaches, for its virtual CD drive; the next boot is one from it
+	Image string `json:"image,omitempty"`
 
 	// Lit Of light
 	Lit bool `json:"lit,omitempty"`

@@ -4,14 +4,24 @@ import (
 	"context"
 	"encoding/json"
 	"fmt"
+	"net/url"
 	"slices"
+	"strings"
 
 	"gpupool/schema"
 )
 
 // changesServer says whether a verb takes the server away from what runs on it.
 func changesServer(verb schema.BMCVerb, args schema.BMCArgs) bool {
-	return verb == schema.BMCPower && args.Want != "" && args.Want != "on" || verb == schema.BMCBoot && args.From != ""
+	switch verb {
+	case schema.BMCPower:
+		return args.Want != "" && args.Want != "on"
+	case schema.BMCBoot:
+		return args.From != ""
+	case schema.BMCOrder, schema.BMCBIOS, schema.BMCMedia: // what they set decides what the next boot, whenever it comes, ends in
+		return len(args.First) > 0 || len(args.Attributes) > 0 || args.Image != ""
+	}
+	return false
 }
 
 // AskBMC keeps what a person asks of a server's BMC; the event that tells of it starts the process. What may not be done
@@ -53,8 +63,23 @@ func checkBMCArgs(verb schema.BMCVerb, a schema.BMCArgs) error {
 		return schema.Invalid("most", a.Most, "1 to 1000 entries, or 0 for 50")
 	case a.Seconds < 0 || a.Seconds > 300:
 		return schema.Invalid("seconds", a.Seconds, "1 to 300, or 0 for 5")
+	case a.Image != "" && a.Eject:
+		return schema.Invalid("eject", a.Eject, "false where an image is given: it takes the place of the one before")
+	case a.Image != "" && !imageURI(a.Image):
+		return schema.Invalid("image", a.Image, "an http, https, nfs or cifs URI that the BMC reaches, without a password in it")
+	}
+	for name := range a.Attributes {
+		if schema.PasswordAttribute(name) {
+			return schema.Invalid("attributes", name, "no password: what is asked for is kept and shown; set it at the machine")
+		}
 	}
 	return foreignBMCArg(verb, a)
+}
+
+// imageURI reports whether a BMC can be told to fetch an image there. A password in it would be kept and shown.
+func imageURI(s string) bool {
+	u, err := url.Parse(s)
+	return err == nil && u.Host != "" && u.User == nil && len(s) <= 2000 && slices.Contains([]string{"http", "https", "nfs", "cifs"}, u.Scheme)
 }
 
 // foreignBMCArg refuses an argument that the verb does not read: whoever gives one means something else than will be done.
@@ -67,6 +92,8 @@ func foreignBMCArg(verb schema.BMCVerb, a schema.BMCArgs) error {
 	}{
 		{"want", schema.BMCPower, a.Want, a.Want != ""}, {"hard", schema.BMCPower, a.Hard, a.Hard}, {"from", schema.BMCBoot, a.From, a.From != ""},
 		{"lit", schema.BMCLight, a.Lit, a.Lit}, {"most", schema.BMCLogs, a.Most, a.Most != 0}, {"seconds", schema.BMCConsole, a.Seconds, a.Seconds != 0},
+		{"first", schema.BMCOrder, strings.Join(a.First, " "), len(a.First) > 0}, {"attributes", schema.BMCBIOS, len(a.Attributes), len(a.Attributes) > 0},
+		{"image", schema.BMCMedia, a.Image, a.Image != ""}, {"eject", schema.BMCMedia, a.Eject, a.Eject},
 	} {
 		if f.given && f.of != verb {
 			return schema.Invalid(f.name, f.value, fmt.Sprintf("nothing: it belongs to %s, and the verb is %s", f.of, verb))

@@ -13,8 +13,10 @@ func TestAnArgumentOfAnotherBMCVerbIsRefusedByName(t *testing.T) {
 	t.Parallel()
 	s, ctx := storetest.Open(t), t.Context()
 	v := storetest.Available(t, s, 1, "nvidia-h100-80gb", 8)
-	own := map[schema.BMCVerb]string{schema.BMCPower: "want", schema.BMCBoot: "from", schema.BMCLight: "lit", schema.BMCLogs: "most", schema.BMCConsole: "seconds"}
-	given := map[string]schema.BMCArgs{"want": {Want: "on"}, "from": {From: "disk"}, "lit": {Lit: true}, "most": {Most: 5}, "seconds": {Seconds: 5}}
+	own := map[schema.BMCVerb]string{schema.BMCPower: "want", schema.BMCBoot: "from", schema.BMCLight: "lit", schema.BMCLogs: "most", schema.BMCConsole: "seconds",
+		schema.BMCOrder: "first", schema.BMCBIOS: "attributes", schema.BMCMedia: "image"}
+	given := map[string]schema.BMCArgs{"want": {Want: "on"}, "from": {From: "disk"}, "lit": {Lit: true}, "most": {Most: 5}, "seconds": {Seconds: 5},
+		"first": {First: []string{"Boot0001"}}, "attributes": {Attributes: map[string]string{"SRIOVEnable": "true"}}, "image": {Image: "http://10.0.0.1/x.iso"}}
 	for _, verb := range schema.BMCVerbs {
 		for field, args := range given {
 			_, err := s.AskBMC(ctx, v.ID, verb, args, "", "op")

@@ -207,3 +207,87 @@ func TestAProcessThatIsKilledInARotationLocksNobodyOut(t *testing.T) {
 		})
 	}
 }
+
+// Case 8: two processes of a site, each with its own connection to the database, meet the same wrong password at the same moment, again
+// and again as onboarding, watch and people do. The BMC is asked twice at most in all.
+func TestTwoProcessesWithAWrongPasswordTryItTwiceAtMostInAll(t *testing.T) {
+	t.Parallel()
+	ctx := t.Context()
+	p, err := lab.ByName(lab.SupermicroHGX) // locks after three
+	if err != nil {
+		t.Fatal(err)
+	}
+	machine := lab.New(p, lab.Hooks{}, lab.WithCredential("root", "another-password"), lab.WithQuirks(func(q *lab.Quirks) { q.LockoutWindow, q.LockoutDuration = time.Hour, time.Hour }))
+	if err := machine.Start(); err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() {
+		if err := machine.Close(); err != nil {
+			t.Error(err)
+		}
+	})
+	file := filepath.Join(t.TempDir(), "record.db")
+	keys, err := killRing()
+	if err != nil {
+		t.Fatal(err)
+	}
+	var server string
+	if err := with(ctx, file, func(db *store.Store) error {
+		list, err := db.EnrollServers(ctx, "test", keys, []store.NewServer{{Name: "r1s1", Region: "north", Site: "hall-1", Rack: "r1", Serial: "SN-1", MACs: []string{"0c:42:a1:00:00:01"},
+			BMCAddress: machine.URL(), BMCUsername: "root", BMCPassword: "wrong-password", Model: "nvidia-h100-80gb", Accelerators: 8, CPUs: 112, MemoryBytes: 2 << 40}})
+		if err == nil {
+			server = list[0].ID
+		}
+		return err
+	}); err != nil {
+		t.Fatal(err)
+	}
+	var said [2]strings.Builder
+	var children [2]*exec.Cmd
+	for i := range children {
+		children[i] = exec.CommandContext(ctx, os.Args[0])
+		children[i].Env = append(os.Environ(), prober+"="+strings.Join([]string{file, machine.URL(), server}, "|"))
+		children[i].Stdout = &said[i]
+		if err := children[i].Start(); err != nil {
+			t.Fatal(err)
+		}
+	}
+	for i, c := range children {
+		if err := c.Wait(); err != nil || said[i].String() != strings.Repeat("refused\n", probes) {
+			t.Errorf("process %d: %v: %s", i, err, said[i].String())
+		}
+	}
+	if n := machine.FailedLogins(); n == 0 || n > 2 || machine.Locked() {
+		t.Fatalf("%d refused logins, locked %v", n, machine.Locked())
+	}
+}
+
+// prober is what a process that meets a wrong password is told by its environment: database, address, server.
+const prober = "GPUPOOL_TEST_PROBER"
+
+const probes = 10
+
+// probe asks for the power again and again, by a pool of its own each time as after restarts, and says how that went.
+func probe(ctx context.Context, file, address, server string) error {
+	return with(ctx, file, func(db *store.Store) error {
+		keys, err := killRing()
+		if err != nil {
+			return err
+		}
+		for range probes {
+			p := bmc.NewPool(bmc.Config{Timing: killTiming, Shared: record.NewShared(db, keys), Log: slog.New(slog.DiscardHandler)})
+			c, err := p.Client(bmc.Endpoint{Address: address, Credential: credential.NewStore(record.Rows{Store: db}, keys).For(server)})
+			if err == nil {
+				_, err = c.Power(ctx)
+			}
+			if closed := p.Close(ctx); closed != nil {
+				return closed
+			}
+			if !errors.Is(err, bmc.ErrCredential) {
+				return fmt.Errorf("not a refused login: %w", err)
+			}
+			fmt.Println("refused")
+		}
+		return nil
+	})
+}

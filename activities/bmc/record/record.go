@@ -42,6 +42,7 @@ type sealed struct {
 	DownTill   time.Time              `json:"down_till,omitzero"`
 	DownWhy    string                 `json:"down_why,omitempty"`
 	Resets     map[string][]time.Time `json:"resets,omitempty"`
+	Wishes     map[string]bmc.Wish    `json:"wishes,omitempty"`
 }
 
 // place binds the sealed state to its BMC.
@@ -65,13 +66,13 @@ func (s *Shared) Update(ctx context.Context, address string, change func(*bmc.St
 			return err
 		}
 		st := bmc.State{Token: bmc.Secret(in.Token), SessionURI: in.SessionURI, Revision: in.Revision, Refused: maps.Clone(in.Refused), Trying: in.Trying, TryingTill: in.TryingTill,
-			Pin: row.TLSKey, Offered: row.OfferedKey, DownTill: in.DownTill, DownWhy: in.DownWhy, Resets: maps.Clone(in.Resets)}
+			Pin: row.TLSKey, Offered: row.OfferedKey, DownTill: in.DownTill, DownWhy: in.DownWhy, Resets: maps.Clone(in.Resets), Wishes: in.Wishes}
 		if err := change(&st); err != nil {
 			return err
 		}
 		row.TLSKey, row.OfferedKey = st.Pin, st.Offered
 		after, err := json.Marshal(sealed{Token: string(st.Token), SessionURI: st.SessionURI, Revision: st.Revision, Refused: st.Refused, Trying: st.Trying, TryingTill: st.TryingTill,
-			DownTill: st.DownTill, DownWhy: st.DownWhy, Resets: st.Resets})
+			DownTill: st.DownTill, DownWhy: st.DownWhy, Resets: st.Resets, Wishes: st.Wishes})
 		if err != nil || string(after) == string(before) {
 			return err
 		}

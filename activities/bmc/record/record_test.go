@@ -33,6 +33,17 @@ func TestMain(m *testing.M) {
 		fmt.Fprintln(os.Stderr, "it was not killed:", err)
 		os.Exit(1)
 	}
+	if args := strings.Split(os.Getenv(operator), "|"); len(args) == 2 {
+		fmt.Fprintln(os.Stderr, "it was not killed:", operate(context.Background(), args[0], args[1]))
+		os.Exit(1)
+	}
+	if args := strings.Split(os.Getenv(prober), "|"); len(args) == 3 {
+		if err := probe(context.Background(), args[0], args[1], args[2]); err != nil {
+			fmt.Fprintln(os.Stderr, err)
+			os.Exit(1)
+		}
+		os.Exit(0)
+	}
 	goleak.VerifyTestMain(m, goleak.IgnoreTopFunction("gorm.io/gorm/internal/lru.NewLRU[...].func1")) // gorm's cache of statements has no end
 }
 

@@ -20,6 +20,7 @@ import (
 func (a *app) bmc() *cobra.Command {
 	g := group("bmc", "Look at servers through their BMCs, and drive them",
 		a.bmcShow(), a.bmcDoctor(), a.bmcIdentify(), a.bmcPower(), a.bmcBoot(), a.bmcLight(), a.bmcLogs(), a.bmcSensors(), a.bmcConsole(), a.bmcCapture(),
+		a.bmcFirmware(), a.bmcMetrics(), a.bmcOrder(), a.bmcBIOS(), a.bmcMedia(),
 		a.bmcCredential(), a.bmcRotate(), a.bmcLogin(), a.bmcTrust(), a.bmcReset(), a.bmcDiscover(), a.bmcFound())
 	for _, c := range g.Commands() {
 		if args := bmcExamples[c.Name()]; args != nil {
@@ -37,6 +38,10 @@ var bmcExamples = map[string][]string{
 	"light":   {"r1s1 on"},
 	"logs":    {"r1s1 --most 200"},
 	"sensors": {"r1s1"}, "console": {"r1s1 --seconds 30"},
+	"firmware": {"r1s1"}, "metrics": {"r1s1"},
+	"order":      {"r1s1", "r1s1 Boot0003 Boot0001"},
+	"bios":       {"r1s1", "r1s1 SRIOVEnable=true NumaNodes=2"},
+	"media":      {"r1s1", "r1s1 http://10.0.0.5/rescue.iso", "r1s1 eject"},
 	"capture":    {"r1s1 --file r1s1.tar.gz"},
 	"credential": {"r1s1 --user admin --password-file /run/secrets/r1s1"},
 	"rotate":     {"r1s1"}, "login": {"r1s1"},
