@@ -13,15 +13,14 @@ import (
 
 // changesServer says whether a verb takes the server away from what runs on it.
 func changesServer(verb schema.BMCVerb, args schema.BMCArgs) bool {
-	switch verb {
-	case schema.BMCPower:
+	switch {
+	case verb == schema.BMCPower:
 		return args.Want != "" && args.Want != "on"
-	case schema.BMCBoot:
+	case verb == schema.BMCBoot:
 		return args.From != ""
-	case schema.BMCOrder, schema.BMCBIOS, schema.BMCMedia: // what they set decides what the next boot, whenever it comes, ends in
-		return len(args.First) > 0 || len(args.Attributes) > 0 || args.Image != ""
 	}
-	return false
+	// What the others set decides what the next boot ends in, whenever that comes.
+	return verb == schema.BMCOrder && len(args.First) > 0 || verb == schema.BMCBIOS && len(args.Attributes) > 0 || verb == schema.BMCMedia && args.Image != ""
 }
 
 // AskBMC keeps what a person asks of a server's BMC; the event that tells of it starts the process. What may not be done
