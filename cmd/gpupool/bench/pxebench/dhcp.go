@@ -1,6 +1,7 @@
 package pxebench
 
 import (
+	"bufio"
 	"context"
 	"encoding/binary"
 	"encoding/json"
@@ -10,6 +11,7 @@ import (
 	"net"
 	"net/netip"
 	"os"
+	"os/exec"
 	"regexp"
 	"runtime"
 	"slices"
@@ -25,7 +27,7 @@ import (
 
 // dora is how many exchanges of four messages are done in a second, with leases that outlive the process, and how many for
 // each second of processor time that the server and its database use: who else is at work on this machine changes the first
-// and not the second.
+// and not the second. Whose leases outlive a power cut too is seen by the flushes of the disk.
 func (b *bench) dora() ([]Result, error) {
 	ours := func(c setup) func() (func(), error) { return func() (func(), error) { return b.service(c) } }
 	const normal, full, whole, shared, keaShared = "gpupool, SQLite", "gpupool, SQLite flushed", "gpupool, SQLite with evidence", "gpupool, PostgreSQL", "kea, PostgreSQL"
@@ -61,18 +63,87 @@ func (b *bench) dora() ([]Result, error) {
 		return nil, err
 	}
 	var out []Result
+	kept := map[string]bool{} // over a power cut
+	for _, o := range all {
+		n, err := b.flushes(o)
+		if err != nil {
+			return nil, fmt.Errorf("%s: %w", o.name, err)
+		}
+		kept[o.name] = n >= 10
+		out = append(out, Result{Name: "DORA, flushes of the disk for 100 leases: " + o.name, Value: n})
+	}
 	for i, by := range []struct{ suffix, unit string }{{"", "1/s"}, {", for each second of processor time", "1/s"}} {
-		files := peersOf(m, i)
+		files, durable := peersOf(m, i), peersOf(m, i)
 		delete(files, keaShared)
+		for name := range durable {
+			if !kept[name] {
+				delete(durable, name)
+			}
+		}
 		out = append(out,
-			Result{Name: "DORA, leases in SQLite, kept over kill -9 as the peer's" + by.suffix, Unit: by.unit, Value: m[normal][i], Peers: files},
-			Result{Name: "DORA, leases in SQLite, kept over a power cut" + by.suffix, Unit: by.unit, Value: m[full][i], Peers: files},
-			Result{Name: "DORA, leases in SQLite, and an event for each message" + by.suffix, Unit: by.unit, Value: m[whole][i], Peers: files})
+			Result{Name: "DORA, leases in SQLite, kept over a power cut, beside peers whose are" + by.suffix, Unit: by.unit, Value: m[full][i], Peers: durable},
+			Result{Name: "DORA, leases in SQLite, kept over a power cut, beside peers with files" + by.suffix, Unit: by.unit, Value: m[full][i], Peers: files},
+			Result{Name: "DORA, leases in SQLite, kept over kill -9, beside peers with files" + by.suffix, Unit: by.unit, Value: m[normal][i], Peers: files},
+			Result{Name: "DORA, leases in SQLite, and an event for each message, beside peers with files" + by.suffix, Unit: by.unit, Value: m[whole][i], Peers: files})
 		if v, ok := m[keaShared]; ok {
-			out = append(out, Result{Name: "DORA, leases in PostgreSQL, kept over a power cut" + by.suffix, Unit: by.unit, Value: m[shared][i], Peers: map[string]float64{keaShared: v[i]}})
+			out = append(out, Result{Name: "DORA, leases in PostgreSQL, kept over a power cut, beside peers whose are there" + by.suffix, Unit: by.unit, Value: m[shared][i], Peers: map[string]float64{keaShared: v[i]}})
 		}
 	}
 	return out, nil
+}
+
+// flush is a call that returns once what was written is on the disk, as strace tells of it.
+var flush = regexp.MustCompile(`\b(fsync|fdatasync|sync_file_range|msync)\(`)
+
+// flushes is how often the disk is flushed for each hundred leases that are asked for one after the other: where it is not,
+// a power cut takes leases that were acknowledged. What the server's database flushes counts as its own.
+func (b *bench) flushes(o one) (float64, error) {
+	b.say("DORA, flushes of the disk: " + o.name)
+	stop, err := o.start()
+	if err != nil {
+		return 0, err
+	}
+	defer stop()
+	family, err := family()
+	if err != nil {
+		return 0, err
+	}
+	trace := b.path("flushes")
+	args := []string{"-f", "-e", "trace=fsync,fdatasync,sync_file_range,msync", "-o", trace}
+	for pid := range family {
+		args = append(args, "-p", pid)
+	}
+	c := exec.CommandContext(b.ctx, "strace", args...)
+	said, err := c.StderrPipe()
+	if err != nil {
+		return 0, err
+	}
+	if err := c.Start(); err != nil {
+		return 0, err
+	}
+	lines := bufio.NewScanner(said)
+	for attached := 0; attached < len(family) && lines.Scan(); { // one line for each, and for each of their threads
+		attached++
+	}
+	var rest sync.WaitGroup
+	rest.Go(func() {
+		for lines.Scan() {
+		}
+	})
+	out, asked := b.far.run(b.ctx, "perfdhcp", "-4", "-l", "eth0", "-B", "-r", "100", "-R", strconv.Itoa(clients), "-p", "3", "-W", "500000")
+	err = c.Process.Signal(os.Interrupt)
+	rest.Wait()
+	_ = c.Wait() // it says that it was interrupted
+	n := done.FindStringSubmatch(out)
+	if n == nil || err != nil {
+		return 0, fmt.Errorf("perfdhcp: %w: %s", errors.Join(asked, err), out)
+	}
+	leases, err := strconv.ParseFloat(n[1], 64)
+	if err != nil || leases == 0 {
+		return 0, fmt.Errorf("no lease was given: %w: %s", err, out)
+	}
+	calls, err := os.ReadFile(trace)
+	return float64(len(flush.FindAll(calls, -1))) / leases * 100, err
 }
 
 // kea starts Kea with its leases there.

@@ -29,7 +29,7 @@ func Missing() []string {
 	var missing []string
 	for program, pkg := range map[string]string{
 		"ip": "iproute2", "unshare": "util-linux", "perfdhcp": "kea-admin", "kea-dhcp4": "kea-dhcp4-server", "dnsmasq": "dnsmasq-base",
-		"in.tftpd": "tftpd-hpa", "nginx": "nginx-light", "curl": "curl",
+		"in.tftpd": "tftpd-hpa", "nginx": "nginx-light", "curl": "curl", "atftp": "atftp", "strace": "strace",
 	} {
 		if _, err := exec.LookPath(program); err != nil {
 			missing = append(missing, pkg)

@@ -144,9 +144,19 @@ const tick = 10 * time.Millisecond
 // spent is the processor time of everything that this process has started and that runs now, with what of theirs has ended:
 // the server that is measured, and its database.
 func spent() (time.Duration, error) {
+	var sum time.Duration
+	all, err := family()
+	for _, used := range all {
+		sum += used
+	}
+	return sum, err
+}
+
+// family is everything that this process has started and that runs now, by process id, with the processor time of each.
+func family() (map[string]time.Duration, error) {
 	stats, err := filepath.Glob("/proc/[0-9]*/stat")
 	if err != nil {
-		return 0, err
+		return nil, err
 	}
 	parent, used := map[string]string{}, map[string]time.Duration{}
 	for _, path := range stats {
@@ -157,27 +167,30 @@ func spent() (time.Duration, error) {
 		_, rest, ok := strings.Cut(string(b[strings.IndexByte(string(b), ')'):]), ") ")
 		f := strings.Fields(rest)
 		if !ok || len(f) < 15 {
-			return 0, fmt.Errorf("%s: %q: want proc(5)'s fields", path, b)
+			return nil, fmt.Errorf("%s: %q: want proc(5)'s fields", path, b)
+		}
+		if f[0] == "Z" {
+			continue
 		}
 		pid := filepath.Base(filepath.Dir(path))
 		parent[pid] = f[1]
 		for _, t := range f[11:15] { // utime, stime, and those of children that have ended
 			n, err := strconv.ParseInt(t, 10, 64)
 			if err != nil {
-				return 0, fmt.Errorf("%s: %w", path, err)
+				return nil, fmt.Errorf("%s: %w", path, err)
 			}
 			used[pid] += time.Duration(n) * tick
 		}
 	}
 	self := strconv.Itoa(os.Getpid())
-	var sum time.Duration
 	for pid := range parent {
-		for up := parent[pid]; up != "" && up != "0"; up = parent[up] {
-			if up == self {
-				sum += used[pid]
-				break
-			}
+		up := parent[pid]
+		for up != self && up != "" && up != "0" {
+			up = parent[up]
+		}
+		if up != self {
+			delete(used, pid)
 		}
 	}
-	return sum, nil
+	return used, nil
 }
