@@ -213,7 +213,11 @@ func (a *app) jobList() *cobra.Command {
 			for _, j := range jobs {
 				t.row(j.Id, shorten(j.Name, 16), shorten(strings.Trim(j.Tenant+"/"+j.Project, "/"), 20), fmt.Sprintf("%d x %s", j.Nodes, shorten(j.Spec, 12)), string(j.State), jobFor(j, now), jobNote(j, now))
 			}
-			t.write(cmd.OutOrStdout(), "No jobs.")
+			none := "No jobs."
+			if !all && state == "" {
+				none = "No jobs that wait or run; --all shows those that have ended too."
+			}
+			t.write(cmd.OutOrStdout(), none)
 			return nil
 		},
 	}
