@@ -37,6 +37,11 @@ type Deps struct {
 	Now       func() time.Time
 }
 
+// GCPercent is the garbage collector's target in a process that does nothing but boot servers. What it holds is small, 8 MB
+// at 10,000 leases, what each packet leaves behind is not: collecting a quarter as often saves a sixth of the processor time
+// of an exchange (BenchmarkDORA), for some ten megabytes.
+const GCPercent = 400
+
 // Server is the boot service. New opens its sockets, Run serves them.
 type Server struct {
 	cfg      Config

@@ -8,6 +8,7 @@ import (
 	"net"
 	"net/http"
 	"os"
+	"runtime/debug"
 	"time"
 
 	"go.temporal.io/sdk/interceptor"
@@ -130,6 +131,9 @@ func (p *Process) bindBoot() error {
 	c := p.Config.PXE
 	if c.Mode == config.PXEOff {
 		return nil
+	}
+	if len(p.Config.Roles) == 1 && os.Getenv("GOGC") == "" { // what the operator sets holds
+		debug.SetGCPercent(pxe.GCPercent)
 	}
 	bs := bootstore.New(p.Store, tokensLive(p.Config.Timing))
 	s, err := pxe.New(BootConfig(c, p.URL), pxe.Deps{Inventory: bs, Leases: bootstore.Leases{DB: p.Store}, Tokens: bs, Installer: &install.Installer{Profiles: p.profiles, APIURL: p.URL, Sanitise: p.Store.SanitiseOrder}, Reports: bs, Recorder: bs, Log: p.log.With("part", "pxe")})

@@ -152,7 +152,7 @@ func (s *site) host(t *testing.T, n int, bridge string) *host {
 	})
 	h := &host{t: t, pid: fmt.Sprint(hold.Process.Pid), mac: fmt.Sprintf("52:54:00:77:01:%02x", n)}
 	// The namespace is another's than ours once unshare has run.
-	own, _ := os.Readlink("/proc/self/ns/net")
+	own := ownNamespace()
 	for end := time.Now().Add(5 * time.Second); ; {
 		if its, err := os.Readlink("/proc/" + h.pid + "/ns/net"); err == nil && its != own {
 			break
@@ -167,10 +167,16 @@ func (s *site) host(t *testing.T, n int, bridge string) *host {
 	return h
 }
 
+// ownNamespace is that of this thread: "self" would be the main thread's, which silent may have taken elsewhere for good.
+func ownNamespace() string {
+	ns, _ := os.Readlink("/proc/thread-self/ns/net")
+	return ns
+}
+
 // endAllIn ends every process in the network namespace of another one, but for that.
 func endAllIn(pid string) {
 	ns, err := os.Readlink("/proc/" + pid + "/ns/net")
-	if own, _ := os.Readlink("/proc/self/ns/net"); err != nil || ns == own {
+	if err != nil || ns == ownNamespace() {
 		return
 	}
 	all, _ := filepath.Glob("/proc/[0-9]*/ns/net")

@@ -10,6 +10,7 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
+	"runtime/debug"
 	"strings"
 	"syscall"
 	"time"
@@ -45,6 +46,7 @@ func Serve(ctx context.Context, spec string) error {
 		return err
 	}
 	defer db.Close()
+	debug.SetGCPercent(pxe.GCPercent) // as the process of a boot service has it
 	p := bootstore.New(db, 0)
 	var to boot.Recorder
 	if c.Evidence {
