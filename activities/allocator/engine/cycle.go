@@ -183,17 +183,27 @@ type entry struct {
 	tenant  float64 // share
 	project float64
 	head    *job
-	shapes  []front // with jobs still to try, a heap by their first jobs
+	shapes  []*shape // of the group, as the walk of the priority began
+	fronts  []front  // of those with jobs still to try, a heap by their first jobs
 }
 
-// front is a shape and its first job.
+// front is a shape and the place of its first job by submit order. It holds no pointer, so that a heap of them is moved
+// about without a word to the garbage collector.
 type front struct {
-	seq   int64
-	shape *shape
-	job   *job
+	seq  int64
+	at   int32 // the shape, in entry.shapes
+	jobs int32 // in the shape's line: another number means another first job
 }
 
-func (f *front) before(o *front) bool { return f.seq < o.seq || f.seq == o.seq && before(f.job, o.job) }
+// comesFirst says whether the shape at i of the heap comes before that at k.
+func (e *entry) comesFirst(i, k int) bool {
+	f, o := &e.fronts[i], &e.fronts[k]
+	if f.seq != o.seq {
+		return f.seq < o.seq
+	}
+	a, b := e.shapes[f.at].first(), e.shapes[o.at].first()
+	return a == nil || b != nil && before(a, b)
+}
 
 func (e *entry) compare(o *entry) int {
 	if c := cmp.Or(cmp.Compare(e.tenant, o.tenant), cmp.Compare(e.project, o.project)); c != 0 {
@@ -325,14 +335,15 @@ func (s *State) entries(level int) []*entry {
 		if g.priority != level {
 			continue
 		}
-		e := &entry{group: g, shapes: g.fronts[:0]}
-		for _, sh := range g.shapes {
+		clear(g.lined) // those that are gone now are not kept
+		e := &entry{group: g, shapes: append(g.lined[:0], g.shapes...), fronts: g.fronts[:0]}
+		for i, sh := range e.shapes {
 			if j := sh.first(); j != nil {
-				e.shapes = append(e.shapes, front{j.Seq, sh, j})
+				e.fronts = append(e.fronts, front{j.Seq, int32(i), int32(sh.queue.len())})
 			}
 		}
-		g.fronts = e.shapes
-		for i := len(e.shapes)/2 - 1; i >= 0; i-- {
+		g.lined, g.fronts = e.shapes, e.fronts
+		for i := len(e.fronts)/2 - 1; i >= 0; i-- {
 			e.sift(i)
 		}
 		if sh := e.next(); sh != nil {
@@ -349,15 +360,16 @@ func (s *State) entries(level int) []*entry {
 
 // next is the shape whose first job was submitted first, nil when none is left.
 func (e *entry) next() *shape {
-	for len(e.shapes) > 0 {
-		top := &e.shapes[0]
-		switch j := top.shape.first(); j {
-		case nil:
+	for len(e.fronts) > 0 {
+		top := &e.fronts[0]
+		sh := e.shapes[top.at]
+		switch j := sh.first(); {
+		case j == nil:
 			e.drop()
-		case top.job:
-			return top.shape
+		case int(top.jobs) == sh.queue.len():
+			return sh
 		default:
-			top.seq, top.job = j.Seq, j
+			top.seq, top.jobs = j.Seq, int32(sh.queue.len())
 			e.sift(0)
 		}
 	}
@@ -366,23 +378,23 @@ func (e *entry) next() *shape {
 
 // drop takes the next shape off.
 func (e *entry) drop() {
-	last := len(e.shapes) - 1
-	e.shapes[0] = e.shapes[last]
-	e.shapes = e.shapes[:last]
+	last := len(e.fronts) - 1
+	e.fronts[0] = e.fronts[last]
+	e.fronts = e.fronts[:last]
 	e.sift(0)
 }
 
 func (e *entry) sift(i int) {
-	list := e.shapes
+	list := e.fronts
 	for {
 		child := 2*i + 1
 		if child >= len(list) {
 			return
 		}
-		if child+1 < len(list) && list[child+1].before(&list[child]) {
+		if child+1 < len(list) && e.comesFirst(child+1, child) {
 			child++
 		}
-		if !list[child].before(&list[i]) {
+		if !e.comesFirst(child, i) {
 			return
 		}
 		list[i], list[child] = list[child], list[i]

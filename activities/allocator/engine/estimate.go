@@ -4,7 +4,6 @@ import (
 	"cmp"
 	"fmt"
 	"math"
-	"slices"
 	"time"
 )
 
@@ -26,7 +25,7 @@ type record struct {
 // ring keeps the last values seen, and their quantiles once they were asked for.
 type ring struct {
 	values []float64
-	sorted []float64 // as of when they were asked for last
+	sorted []float64 // space to find them in
 	next   int
 	mid    float64
 	high   float64 // 90th percentile
@@ -52,10 +51,15 @@ func (r *ring) quantiles(median, p90 float64) (float64, float64) {
 	}
 	if !r.fresh {
 		r.sorted = append(r.sorted[:0], r.values...)
-		slices.Sort(r.sorted)
-		r.mid, r.high, r.fresh = r.sorted[len(r.sorted)/2], r.sorted[len(r.sorted)*9/10], true
+		r.mid, r.high, r.fresh = nth(r.sorted, len(r.sorted)/2), nth(r.sorted, len(r.sorted)*9/10), true
 	}
 	return r.mid, r.high
+}
+
+// nth is what would be at i if the list, which is reordered, were sorted.
+func nth(list []float64, i int) float64 {
+	split(list, i+1, cmp.Compare)
+	return list[i]
 }
 
 func (r *ring) median(def float64) float64 {

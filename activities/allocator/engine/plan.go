@@ -290,10 +290,16 @@ func (s *State) planAmong(a *ask, p *pool, bays []*bay, length, limit int64) *pl
 	return s.newPlan(a, p, chosen, list[a.nodes-1].t)
 }
 
-// soonest brings the n first of the list to its front, in order, without sorting the rest (quickselect).
+// soonest brings the n first of the list to its front, in order, without sorting the rest.
 func soonest[T any](list []T, n int, compare func(a, b T) int) {
+	split(list, n, compare)
+	slices.SortFunc(list[:n], compare)
+}
+
+// split brings the n first of the list, at least one, to its front, the last of them at n-1 (quickselect).
+func split[T any](list []T, n int, compare func(a, b T) int) {
 	lo, hi := 0, len(list)
-	for hi-lo > 32 && n > lo && n < hi {
+	for hi-lo > 32 {
 		pivot := list[lo+(hi-lo)/2]
 		i, k, j := lo, lo, hi
 		for k < j {
@@ -311,16 +317,13 @@ func soonest[T any](list []T, n int, compare func(a, b T) int) {
 		switch {
 		case n <= i:
 			hi = i
-		case n >= j:
+		case n > j:
 			lo = j
 		default:
-			lo = hi
+			return
 		}
 	}
-	if hi > n {
-		slices.SortFunc(list[lo:hi], compare)
-	}
-	slices.SortFunc(list[:n], compare)
+	slices.SortFunc(list[lo:hi], compare)
 }
 
 func (s *State) newPlan(a *ask, p *pool, bays []*bay, start int64) *plan {

@@ -113,8 +113,9 @@ type group struct {
 	account *account
 	shapes  []*shape
 	lanes   []*lane
-	jobs    int     // in line
-	fronts  []front // space for an entry's
+	jobs    int      // in line
+	lined   []*shape // space for an entry's shapes
+	fronts  []front  // and for its fronts
 }
 
 // lane is a group's jobs in line for the accelerators of one family.

@@ -172,17 +172,42 @@ func (r *ranked) first() *job {
 	return r.runs[0].places[0].job
 }
 
-// ahead is the jobs submitted before j.
+// ahead is the jobs submitted before j, counted from the nearer end: most that ask have just come.
 func (r *ranked) ahead(j *job) tally {
 	var sum tally
 	i, at, _ := r.find(j)
-	for k := range i {
-		sum.add(tally{len(r.runs[k].places), r.runs[k].milli})
+	if i == len(r.runs) {
+		return sum
 	}
-	if i < len(r.runs) {
-		for _, p := range r.runs[i].places[:at] {
-			sum.add(tally{1, p.milli})
+	if i <= len(r.runs)/2 {
+		for k := range r.runs[:i] {
+			sum.add(r.runs[k].all())
 		}
+	} else {
+		sum = r.all
+		for k := range r.runs[i:] {
+			sum.sub(r.runs[i+k].all())
+		}
+	}
+	sum.add(r.runs[i].until(at))
+	return sum
+}
+
+// all is everything in the run.
+func (r *run) all() tally { return tally{len(r.places), r.milli} }
+
+// until is its first n jobs.
+func (r *run) until(n int) tally {
+	sum := tally{jobs: n}
+	if n <= len(r.places)/2 {
+		for i := range r.places[:n] {
+			sum.milli += r.places[i].milli
+		}
+		return sum
+	}
+	sum.milli = r.milli
+	for i := range r.places[n:] {
+		sum.milli -= r.places[n+i].milli
 	}
 	return sum
 }

@@ -78,6 +78,8 @@ type bay struct {
 	parts  []int64 // what is left of accelerators in part use, largest first
 	ready  []int64 // when each schedulable accelerator is free, soonest first; 0 = now
 	class  *class  // nil while unschedulable or held
+
+	domains [levels]*domain // it is in; nil where its server is in none
 }
 
 // pool is every bay of one accelerator model on the servers of one cluster. A gang is placed within one pool: no
@@ -324,6 +326,7 @@ func (p *pool) plug(b *bay) {
 			p.domains[l][name] = d
 		}
 		d.bays = append(d.bays, b)
+		b.domains[l] = d
 	}
 	b.free = 0
 	p.count(b, +1)
@@ -334,13 +337,15 @@ func (p *pool) unplug(b *bay) {
 	for i, o := range p.bays[b.slot:] {
 		o.slot = b.slot + i
 	}
-	for l, name := range b.domainNames() {
-		if d := p.domains[l][name]; d != nil {
-			d.bays = slices.DeleteFunc(d.bays, func(o *bay) bool { return o == b })
-			if len(d.bays) == 0 {
-				delete(p.domains[l], name)
-			}
+	for l, d := range b.domains {
+		if d == nil {
+			continue
 		}
+		d.bays = slices.DeleteFunc(d.bays, func(o *bay) bool { return o == b })
+		if len(d.bays) == 0 {
+			delete(p.domains[l], d.name)
+		}
+		b.domains[l] = nil
 	}
 }
 
@@ -349,14 +354,15 @@ func (p *pool) count(b *bay, sign int) {
 	p.installed += sign * len(b.accels)
 	p.schedulable += sign * len(b.ready)
 	p.free += sign * b.free
-	for l, name := range b.domainNames() {
-		if d := p.domains[l][name]; d != nil {
-			for len(d.fits) <= b.free {
-				d.fits = append(d.fits, 0)
-			}
-			for f := range b.free + 1 {
-				d.fits[f] += sign
-			}
+	for _, d := range b.domains {
+		if d == nil {
+			continue
+		}
+		for len(d.fits) <= b.free {
+			d.fits = append(d.fits, 0)
+		}
+		for f := range b.free + 1 {
+			d.fits[f] += sign
 		}
 	}
 }

