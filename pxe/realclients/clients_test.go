@@ -237,6 +237,7 @@ func TestBehindARealRelay(t *testing.T) {
 func TestTFTPAndHTTPClients(t *testing.T) {
 	need(t, "curl", "curl")
 	need(t, "tftp", "tftp-hpa")
+	need(t, "atftp", "atftp")
 	s := newSite(t, nil)
 	h := s.host(t, 9, "br0")
 	h.run("ip address add 10.77.0.9/24 dev eth0")
@@ -253,6 +254,7 @@ func TestTFTPAndHTTPClients(t *testing.T) {
 		"curl by TFTP, no options":    {"curl", "-sf", "--tftp-no-options", "-o", "f", "tftp://10.77.0.1/initrd"},
 		"curl by TFTP, too large":     {"curl", "-sf", "--tftp-blksize", "60000", "-o", "f", "tftp://10.77.0.1/initrd"},
 		"tftp-hpa":                    {"tftp", "-m", "binary", "10.77.0.1", "-c", "get", "initrd", "f"},
+		"atftp, windows of 4":         {"atftp", "--option", "blksize 1428", "--option", "windowsize 4", "-g", "-r", "initrd", "-l", "f", "10.77.0.1"},
 		"tftp-hpa with IPv4, slashes": {"tftp", "-4", "-m", "binary", "10.77.0.1", "-c", "get", "//initrd", "f"},
 	} {
 		t.Run(name, func(t *testing.T) {

@@ -30,6 +30,10 @@ const inside = "GPUPOOL_TEST_IN_NETNS"
 
 // TestMain starts the test binary again in a network namespace of its own, so that it can have port 67 and every
 // address, and nothing outside is touched.
+// The main thread is main's alone. A thread that silent takes into a host's namespace ends with its goroutine; the main one
+// can't, and "self" in /proc is its namespace for good.
+func init() { runtime.LockOSThread() }
+
 func TestMain(m *testing.M) {
 	if os.Getenv(inside) == "" {
 		if os.Geteuid() != 0 {
@@ -152,7 +156,7 @@ func (s *site) host(t *testing.T, n int, bridge string) *host {
 	})
 	h := &host{t: t, pid: fmt.Sprint(hold.Process.Pid), mac: fmt.Sprintf("52:54:00:77:01:%02x", n)}
 	// The namespace is another's than ours once unshare has run.
-	own := ownNamespace()
+	own, _ := os.Readlink("/proc/self/ns/net")
 	for end := time.Now().Add(5 * time.Second); ; {
 		if its, err := os.Readlink("/proc/" + h.pid + "/ns/net"); err == nil && its != own {
 			break
@@ -167,16 +171,10 @@ func (s *site) host(t *testing.T, n int, bridge string) *host {
 	return h
 }
 
-// ownNamespace is that of this thread: "self" would be the main thread's, which silent may have taken elsewhere for good.
-func ownNamespace() string {
-	ns, _ := os.Readlink("/proc/thread-self/ns/net")
-	return ns
-}
-
 // endAllIn ends every process in the network namespace of another one, but for that.
 func endAllIn(pid string) {
 	ns, err := os.Readlink("/proc/" + pid + "/ns/net")
-	if err != nil || ns == ownNamespace() {
+	if own, _ := os.Readlink("/proc/self/ns/net"); err != nil || ns == own {
 		return
 	}
 	all, _ := filepath.Glob("/proc/[0-9]*/ns/net")
