@@ -260,7 +260,7 @@ func TestTFTPAndHTTPClients(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			dir := t.TempDir()
 			out := h.do(append([]string{"sh", "-c", "cd " + dir + " && \"$@\" && sha256sum f", "sh"}, args...)...)
-			if !strings.HasPrefix(out, want) {
+			if !strings.Contains(out, want) { // atftp says what it agreed
 				t.Fatalf("got %q, want %s", out, want)
 			}
 		})
