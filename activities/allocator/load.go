@@ -345,7 +345,7 @@ func array(j schema.Job) string {
 }
 
 func allocation(h store.LiveAttempt) engine.Allocation {
-	a := engine.Allocation{Job: h.Job.ID, Attempt: h.Attempt.Attempt, Tenant: h.Job.Tenant, Project: h.Job.Project, Spec: h.Job.Spec, Priority: h.Job.Priority, Preemptible: h.Job.Preemptible, Array: array(h.Job),
+	a := engine.Allocation{Job: h.Job.ID, Attempt: h.Attempt.Attempt, Tenant: h.Job.Tenant, Project: h.Job.Project, Spec: h.Job.Spec, Priority: h.Job.Priority, Preemptible: h.Job.Preemptible, Array: array(h.Job), Service: h.Job.Kind == schema.JobService,
 		Started: h.Attempt.AllocatedAt.Time(), Checkpoint: h.Attempt.CheckpointAt.Time(), TimeLimit: h.Job.Limit(), Grace: time.Duration(h.Job.Grace) * time.Millisecond}
 	if h.Attempt.StopWhy == schema.AttemptPreempted {
 		a.For = h.Attempt.StopFor

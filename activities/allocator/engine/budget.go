@@ -156,10 +156,13 @@ func addCapped(a, b time.Duration) time.Duration {
 	return a + b
 }
 
-// limitEnd is when the allocation ends at the latest.
+// limitEnd is when the allocation ends at the latest, far for a service without a limit.
 func (al *alloc) limitEnd(assumed time.Duration) int64 {
-	if al.TimeLimit > 0 {
+	switch {
+	case al.TimeLimit > 0:
 		return plus(ns(al.Started), al.TimeLimit)
+	case al.Service:
+		return far
 	}
 	return plus(ns(al.Started), assumed)
 }

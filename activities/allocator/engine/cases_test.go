@@ -196,3 +196,88 @@ func TestWaitingLongerNeverLowersAChance(t *testing.T) {
 		free()
 	}
 }
+
+// TestALargeGangStartsWhenItWasPlanned is case 12 cycle by cycle: ten hosts of single jobs of ten minutes, then a gang of eight
+// whole hosts and a stream of singles. Its start is planned at once and never moves later, nothing that would run past it starts on
+// the hosts it is planned on, what is over before it does, and it starts in the cycle after the last of them has ended.
+func TestALargeGangStartsWhenItWasPlanned(t *testing.T) {
+	t.Parallel()
+	const tick, long, brief = 5 * time.Second, 10 * time.Minute, 30 * time.Second
+	for _, priority := range []int{0, 5} {
+		s := engine.New(engine.Config{})
+		for i := range 10 {
+			s.SetServer(extra(fmt.Sprint("h", i), "h100", 8))
+		}
+		s.SetSpec(engine.Spec{Name: "g1", Model: "h100", Accelerators: 1})
+		s.SetSpec(engine.Spec{Name: "g8", Model: "h100", Accelerators: 8})
+		seq, ends := int64(0), map[string]time.Time{}
+		submit := func(now time.Time, id, spec string, nodes, priority int, limit time.Duration) {
+			seq++
+			j := caseJob(id, "p", spec, seq)
+			j.Submitted, j.Nodes, j.Priority, j.TimeLimit = now, nodes, priority, limit
+			s.SetJob(j)
+		}
+		for i := range 80 {
+			submit(epoch, fmt.Sprint("first", i), "g1", 1, 0, long)
+		}
+		for _, st := range s.Cycle(epoch).Starts {
+			ends[st.Job] = epoch.Add(st.TimeLimit)
+		}
+		ends["first0"] = epoch // one ends at once, on a host that the gang will be planned on
+		submit(epoch.Add(time.Second), "gang", "g8", 8, priority, long)
+		var planned time.Time
+		var places []string
+		started, filled := time.Time{}, 0
+		for now := epoch.Add(time.Second); started.IsZero(); now = now.Add(tick) {
+			if now.After(epoch.Add(long + 2*tick)) {
+				t.Fatalf("priority %d: by %s the gang has not started", priority, now.Sub(epoch))
+			}
+			for id, end := range ends {
+				if !end.After(now) {
+					s.Release(id, 1, end)
+					delete(ends, id)
+				}
+			}
+			n := int(now.Sub(epoch) / tick)
+			submit(now, fmt.Sprint("long", n), "g1", 1, 0, long)
+			if n%6 == 0 {
+				submit(now, fmt.Sprint("brief", n), "g1", 1, 0, brief)
+			}
+			r := s.Cycle(now)
+			for _, p := range r.Reservations {
+				if p.Job != "gang" {
+					continue
+				}
+				if p.Start.IsZero() || !planned.IsZero() && p.Start.After(planned) {
+					if s.Waits("gang") {
+						t.Fatalf("priority %d: the planned start moves from %s to %s: %q", priority, planned, p.Start, p.Cause)
+					}
+					continue
+				}
+				planned, places = p.Start, p.Places
+			}
+			if planned.IsZero() || len(places) != 8 {
+				t.Fatalf("priority %d: the gang is planned for %s on %v", priority, planned, places)
+			}
+			for _, st := range r.Starts {
+				end := now.Add(st.TimeLimit)
+				ends[st.Job] = end
+				switch {
+				case st.Job == "gang":
+					started = now
+				case !started.IsZero(): // behind the gang, in its own cycle
+				case !end.After(planned):
+					filled++
+				case slices.Contains(places, st.Places[0].Server):
+					t.Fatalf("priority %d: %s starts on %s until %s, past the gang's start at %s", priority, st.Job, st.Places[0].Server, end, planned)
+				}
+			}
+			if err := s.Check(); err != nil {
+				t.Fatal(err)
+			}
+		}
+		if filled == 0 {
+			t.Errorf("priority %d: nothing short started before the gang", priority)
+		}
+	}
+}

@@ -640,7 +640,7 @@ func (s *State) start(j *job, bays []*bay, out *Result) {
 	al := &alloc{
 		Allocation: Allocation{
 			Job: j.ID, Attempt: j.Attempt, Tenant: j.Tenant, Project: j.Project, Spec: sh.spec.Name,
-			Priority: j.Priority, Preemptible: j.Preemptible, Array: j.Array, Grace: j.Grace,
+			Priority: j.Priority, Preemptible: j.Preemptible, Array: j.Array, Service: j.Service, Grace: j.Grace,
 			Started: at(s.now), TimeLimit: j.limit, Places: given,
 		},
 		servers: make([]*server, len(bays)), accels: accels,

@@ -128,6 +128,8 @@ func (w *world) drawJob(t *rapid.T) engine.Job {
 		j.MaxQueue = 5 * time.Minute
 	case 3:
 		j.Array, j.ArrayLimit = "sweep of "+j.Tenant, 2
+	case 6:
+		j.Service, j.TimeLimit = true, 0
 	case 4:
 		j.Grace = time.Duration(rapid.IntRange(0, 300).Draw(t, "grace")) * time.Second
 	case 5:

@@ -32,7 +32,11 @@ type ring struct {
 	fresh  bool    // mid and high are up to date
 }
 
-const ringSize = 512
+// A ring keeps ringSize values, and foretells by them once it has enough.
+const (
+	ringSize = 512
+	enough   = 8
+)
 
 func (r *ring) put(v float64) {
 	r.fresh = false
@@ -46,14 +50,19 @@ func (r *ring) put(v float64) {
 
 // median and p90 of the values kept, the defaults when there are too few to say.
 func (r *ring) quantiles(median, p90 float64) (float64, float64) {
-	if len(r.values) < 8 {
+	if len(r.values) < enough {
 		return median, p90
 	}
+	r.measure()
+	return r.mid, r.high
+}
+
+// measure finds the quantiles of the values there are, at least one.
+func (r *ring) measure() {
 	if !r.fresh {
 		r.sorted = append(r.sorted[:0], r.values...)
 		r.mid, r.high, r.fresh = nth(r.sorted, len(r.sorted)/2), nth(r.sorted, len(r.sorted)*9/10), true
 	}
-	return r.mid, r.high
 }
 
 // nth is what would be at i if the list, which is reordered, were sorted.
@@ -119,6 +128,8 @@ func (s *State) estimate(j *job, code Code) (*ETA, string) {
 			return nil, "the window it would run into has no end"
 		}
 		return &ETA{P50: end, P90: end, Basis: "the window's end, if accelerators are free then", At: at(s.now)}, ""
+	case s.endless(j, code):
+		return nil, "what holds its place has no end of its own, as services have none"
 	default:
 		return s.estimateQueued(j)
 	}
@@ -127,11 +138,22 @@ func (s *State) estimate(j *job, code Code) (*ETA, string) {
 	what := "the victims' grace"
 	if !j.plan.claim {
 		what = "planned by time limits"
-		if n := len(s.learn.ratios.values); n > 0 {
+		if n := len(s.learn.ratios.values); n >= enough {
 			what += fmt.Sprintf("; jobs used %.0f %% of theirs (median of %d)", s.learn.ratios.median(1)*100, n)
 		}
 	}
 	return &ETA{P50: at(p50), P90: at(start), Basis: what + s.learn.planned.String(), At: at(s.now)}, ""
+}
+
+// endless says that no end of what runs makes room for a job, or for the first in line, which asks for the same and
+// does not run longer.
+func (s *State) endless(j *job, code Code) bool {
+	if code == Capacity || code == Fragmented {
+		return s.diagnose(j).endless
+	}
+	first := s.lineOf(j.shape.spec.family).first()
+	return first != nil && first != j && first.plan == nil && first.shape.req == j.shape.req &&
+		(j.limit <= 0 || first.limit > 0 && first.limit <= j.limit) && s.diagnose(first).endless
 }
 
 // estimatePlan is when a planned start is expected, and when it is due at the latest.
@@ -215,8 +237,9 @@ func (r *record) String() string {
 	if r.judged == 0 {
 		return "; no estimate has come due yet"
 	}
+	r.misses.measure()
 	return fmt.Sprintf("; of %d estimates, %.0f %% started by their p90, median error of p50 %s", r.judged,
-		100*float64(r.covered)/float64(r.judged), time.Duration(r.misses.median(0)*1e9).Round(time.Second))
+		100*float64(r.covered)/float64(r.judged), time.Duration(r.misses.mid*1e9).Round(time.Second))
 }
 
 // measureEstimate compares a start with the first estimates that were given for it.

@@ -174,6 +174,7 @@ type Allocation struct {
 	Array       string
 	Started     time.Time     // when the allocation was committed
 	TimeLimit   time.Duration // 0 = unknown
+	Service     bool          // it does not come to an end by itself: nothing is planned on its end
 	Grace       time.Duration // given when it must end for another; 0 = Config.Grace
 	Checkpoint  time.Time     // last checkpoint the job reported; zero = none
 	GraceUntil  time.Time     // set when it was already told to end, by a preemption decided before a restart

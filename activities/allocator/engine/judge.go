@@ -182,7 +182,7 @@ func (s *State) judgement(j *job) (Code, uint64) {
 		put(s.version)
 	case Unhealthy, Fragmented, Capacity:
 		d := s.diagnose(j)
-		put(int64(d.blocks), int64(d.free), int64(d.largest), d.next, int64(d.healed), d.back.at, int64(mix(d.nextJob)))
+		put(int64(d.blocks), int64(d.free), int64(d.largest), d.next, int64(d.healed), d.back.at, int64(mix(d.nextJob)), int64(oneIf(d.endless)))
 		for _, what := range d.stuck {
 			put(int64(mix(what)))
 		}
@@ -254,6 +254,8 @@ type diagnosis struct {
 	back    back // when enough of what is sick is expected back
 	// stuck is what people have to decide first, where without it too little comes back.
 	stuck []string
+	// endless says that no end of what runs makes room: what holds it does not come to an end by itself.
+	endless bool
 }
 
 // diag is a diagnosis as of a cycle.
@@ -275,6 +277,10 @@ func (s *State) diagnose(j *job) diagnosis {
 	}
 	if best.code == "" {
 		best = diagnosis{code: Capacity, needed: j.shape.nodes * j.shape.spec.k}
+	}
+	if (best.code == Capacity || best.code == Fragmented) && j.plan == nil {
+		a := s.askFor(j)
+		best.endless = s.planStart(&a, far) == nil
 	}
 	j.diag = &diag{best, s.cycle}
 	return best

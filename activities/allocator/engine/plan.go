@@ -182,10 +182,13 @@ func (s *State) earliest(a *ask, b *bay, from, length int64) int64 {
 	return far
 }
 
-// length is how long a job is taken to run when starts are planned.
+// length is how long a job is taken to run when starts are planned; far for a service without a limit.
 func (s *State) length(j *job) int64 {
-	if j.limit > 0 {
+	switch {
+	case j.limit > 0:
 		return int64(j.limit)
+	case j.Service:
+		return far
 	}
 	return int64(s.cfg.AssumedLimit)
 }

@@ -349,6 +349,7 @@ func (sc *script) load(id string, a args) {
 		al.Tenant = v
 	}
 	_, al.Preemptible = a["preemptible"]
+	_, al.Service = a["service"]
 	for _, server := range names(a["on"]) {
 		p := engine.Place{Server: server}
 		for _, g := range strings.Split(a["gpus"], ",") {

@@ -305,7 +305,7 @@ func (w *world) restart() {
 		l := w.live[id]
 		a := engine.Allocation{
 			Job: id, Attempt: l.start.Attempt, Tenant: l.job.Tenant, Project: l.job.Project, Spec: l.job.Spec,
-			Priority: l.job.Priority, Preemptible: l.job.Preemptible, Array: l.job.Array, Started: l.at, TimeLimit: l.start.TimeLimit,
+			Priority: l.job.Priority, Preemptible: l.job.Preemptible, Array: l.job.Array, Service: l.job.Service, Started: l.at, TimeLimit: l.start.TimeLimit,
 			Grace: l.job.Grace, GraceUntil: w.dying[id], For: w.winner[id], Checkpoint: w.saved[id], Places: l.start.Places,
 		}
 		w.tell(func(p *engine.State) { p.SetAllocation(a) })
@@ -521,5 +521,43 @@ func TestEveryJobHasAReasonAfterItsFirstCycle(t *testing.T) {
 	}
 	if told != waiting {
 		t.Errorf("%d reasons were told of %d that wait: %v", told, waiting, codes)
+	}
+}
+
+// TestTwoGangsThatOverflowTogetherTouchNobody is case 11: each of two gangs, and what they ask for together, is past what an integer
+// holds. They never fit, and what another tenant holds and what its owner reclaims is as without them.
+func TestTwoGangsThatOverflowTogetherTouchNobody(t *testing.T) {
+	t.Parallel()
+	p := engine.New(engine.Config{})
+	p.SetSpec(specs["a4"])
+	for _, id := range []string{"s1", "s2"} {
+		p.SetServer(extra(id, "a", 4))
+	}
+	for _, tenant := range []string{"x", "y"} {
+		p.SetQuota(engine.Quota{Tenant: tenant, Model: "a", Guaranteed: 4, Limit: 8})
+	}
+	for i := range 2 {
+		p.SetJob(engine.Job{ID: fmt.Sprint("lent", i), Tenant: "y", Spec: "a4", Nodes: 1, Attempt: 1, Seq: int64(i), Preemptible: true})
+	}
+	if r := p.Cycle(epoch); len(r.Starts) != 2 {
+		t.Fatalf("%d of two start on two servers", len(r.Starts))
+	}
+	for i, nodes := range []int{1 << 62, 1<<62 + 1} {
+		p.SetJob(engine.Job{ID: fmt.Sprint("huge", i), Tenant: "x", Spec: "a4", Nodes: nodes, Attempt: 1, Seq: int64(10 + i), Priority: 9})
+	}
+	if r := p.Cycle(epoch.Add(time.Minute)); len(r.Victims) != 0 || len(r.Starts) != 0 {
+		t.Fatalf("for gangs that never fit %v must end and %v start", r.Victims, r.Starts)
+	}
+	for i := range 2 {
+		if why, ok := p.Explain(fmt.Sprint("huge", i)); !ok || why.Code != engine.NeverFits {
+			t.Errorf("huge%d waits %s, want NEVER_FITS", i, why.Code)
+		}
+	}
+	p.SetJob(engine.Job{ID: "own", Tenant: "x", Spec: "a4", Nodes: 1, Attempt: 1, Seq: 20})
+	if r := p.Cycle(epoch.Add(2 * time.Minute)); len(r.Victims) != 1 || r.Victims[0].For != "own" {
+		t.Errorf("within its guarantee x takes back %v, want one job", r.Victims)
+	}
+	if err := p.Check(); err != nil {
+		t.Error(err)
 	}
 }
