@@ -1,6 +1,7 @@
 package tftp
 
 import (
+	"context"
 	"errors"
 	"fmt"
 	"sync"
@@ -13,7 +14,8 @@ import (
 // transfer most of the work is to wake it. Here a packet costs a read and a write, and where many wait they are found by
 // one call.
 //
-// run owns all of a sender from drive to the outcome. What else is said to the loop goes through orders.
+// run owns all of a sender from drive to the outcome, but for a piece that is being read. What else is said to the loop goes
+// through orders.
 type loop struct {
 	epoll, wake int
 	senders     map[int32]*sender // by descriptor; run's
@@ -23,11 +25,21 @@ type loop struct {
 	orders []order
 }
 
-// order is to begin with a transfer, to stop it, or with none to end.
+// order is to begin with a transfer, to go on with what was read for it, to stop it, or with none to end.
 type order struct {
 	s    *sender
-	stop bool
+	verb verb
+	read piece
+	err  error // of reading it
 }
+
+type verb int
+
+const (
+	begin verb = iota
+	feed
+	stop
+)
 
 func newLoop() (*loop, error) {
 	epoll, err := unix.EpollCreate1(unix.EPOLL_CLOEXEC)
@@ -44,11 +56,21 @@ func newLoop() (*loop, error) {
 	return &loop{epoll: epoll, wake: wake, senders: map[int32]*sender{}}, nil
 }
 
-// drive begins with a transfer, whose outcome comes in ended.
-func (l *loop) drive(s *sender) { l.order(order{s: s}) }
-
-// stop ends a transfer, unless it has.
-func (l *loop) stop(s *sender) { l.order(order{s, true}) }
+// drive takes a transfer to its end, reads for it meanwhile, and returns how it ended: stopped where ctx did.
+func (l *loop) drive(ctx context.Context, s *sender) outcome {
+	l.order(order{s: s, verb: begin})
+	for {
+		select {
+		case p := <-s.wants:
+			l.order(order{s: s, verb: feed, read: p, err: s.read(p)})
+		case o := <-s.ended:
+			return o
+		case <-ctx.Done():
+			l.order(order{s: s, verb: stop})
+			return <-s.ended
+		}
+	}
+}
 
 // close ends run; no transfer may be left.
 func (l *loop) close() { l.order(order{}) }
@@ -118,10 +140,11 @@ func (l *loop) obey(now time.Time) bool {
 	l.orders = nil
 	l.mu.Unlock()
 	for _, o := range orders {
-		switch s := o.s; {
+		s := o.s
+		switch {
 		case s == nil:
 			return false
-		case !o.stop:
+		case o.verb == begin:
 			if err := unix.EpollCtl(l.epoll, unix.EPOLL_CTL_ADD, s.fd, &unix.EpollEvent{Events: unix.EPOLLIN, Fd: int32(s.fd)}); err != nil {
 				s.ended <- outcome{Failed, err.Error()}
 				continue
@@ -131,7 +154,11 @@ func (l *loop) obey(now time.Time) bool {
 			}
 			l.senders[int32(s.fd)] = s
 			l.settle(s, s.begin(now), false)
-		case l.senders[int32(s.fd)] == s:
+		case l.senders[int32(s.fd)] != s: // it has ended
+		case o.verb == feed:
+			blocked := s.blocked()
+			l.settle(s, s.fed(o.read, o.err), blocked)
+		case o.verb == stop:
 			l.settle(s, outcome{result: stopped}, false)
 		}
 	}

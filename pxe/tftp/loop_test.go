@@ -1,6 +1,7 @@
 package tftp
 
 import (
+	"context"
 	"encoding/binary"
 	"net"
 	"path/filepath"
@@ -34,8 +35,11 @@ func TestAWindowGoesOnWhenTheSocketHasRoomAgain(t *testing.T) {
 	running.Go(l.run)
 	defer running.Wait()
 	defer l.close()
-	s := &sender{port: p, content: Bytes(make([]byte, 100*1024)), terms: terms{block: 1024, window: 64, timeout: time.Hour}, answered: func() {}, ended: make(chan outcome, 1)}
-	l.drive(s)
+	s := &sender{port: p, content: Bytes(make([]byte, 100*1024)), terms: terms{block: 1024, window: 64, timeout: time.Hour}, heard: true, answered: func() {}, ended: make(chan outcome, 1), wants: make(chan piece, 1)}
+	ctx, stopIt := context.WithCancel(t.Context())
+	defer stopIt()
+	driven := make(chan outcome, 1)
+	running.Go(func() { driven <- l.drive(ctx, s) })
 	b := make([]byte, 2000)
 	if err := client.SetReadDeadline(time.Now().Add(10 * time.Second)); err != nil {
 		t.Fatal(err)
@@ -49,8 +53,8 @@ func TestAWindowGoesOnWhenTheSocketHasRoomAgain(t *testing.T) {
 			t.Fatalf("got block %d in %d bytes, want %d", got, n, want)
 		}
 	}
-	l.stop(s)
-	if o := <-s.ended; o.result != stopped {
+	stopIt()
+	if o := <-driven; o.result != stopped {
 		t.Fatalf("ended as %+v", o)
 	}
 }

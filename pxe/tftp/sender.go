@@ -6,6 +6,7 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"slices"
 	"syscall"
 	"time"
 
@@ -35,9 +36,22 @@ type sender struct {
 
 	burst int // blocks that go out by one system call
 	buf   []byte
-	read  []byte // read ahead: content from at on
-	at    int64
+
+	// What is sent comes from two pieces of the content, one after the other: while the first is sent the second is read, by
+	// the transfer's own goroutine, so that a disk holds up nobody but who waits for it.
+	now, then piece
+	wants     chan piece // to be read; room for one
+	asked     bool       // a piece is being read
+	starved   bool       // the window waits for it
 }
+
+// piece is a part of the content: whole blocks, but for the last.
+type piece struct {
+	at int64
+	b  []byte
+}
+
+func (p piece) end() int64 { return p.at + int64(len(p.b)) }
 
 // outcome is how a transfer ended; with an empty result it has not.
 type outcome struct {
@@ -45,6 +59,7 @@ type outcome struct {
 	text   string
 }
 
+// readAhead is how much is read at once, if that is not less than a window.
 const readAhead = 128 << 10
 
 // unheard is how often an answer is sent again to a client that has said nothing but its request. Anyone can send one in
@@ -81,6 +96,9 @@ func (s *sender) next(now time.Time) outcome {
 		s.end = min(s.base+int64(s.window)-1, s.last())
 	}
 	s.repeated, s.try, s.patience = false, 0, s.timeout
+	if s.base > 0 {
+		s.ask()
+	}
 	return s.transmit(now)
 }
 
@@ -92,6 +110,10 @@ func (s *sender) transmit(now time.Time) outcome {
 
 // expired sends again what was not answered in time.
 func (s *sender) expired(now time.Time) outcome {
+	if s.starved {
+		s.deadline = now.Add(s.patience) // it is not the client who is late
+		return outcome{}
+	}
 	if s.try++; s.try > s.retries || !s.heard && s.try > unheard {
 		_ = s.send(errorPacket(errOther, "timed out"))
 		return outcome{TimedOut, fmt.Sprintf("block %d was sent %d times", s.base, s.try)}
@@ -151,18 +173,17 @@ func (s *sender) ack(now time.Time, block uint16) outcome {
 }
 
 // blocked reports whether a part of the window waits for room in the socket.
-func (s *sender) blocked() bool { return s.unsent <= s.end }
+func (s *sender) blocked() bool { return s.unsent <= s.end && !s.starved }
 
-// write sends of the window what the socket takes.
+// write sends of the window what is read and the socket takes.
 func (s *sender) write() outcome {
-	for s.blocked() {
+	s.starved = false
+	for s.unsent <= s.end {
 		b, n := s.oack, 1
 		if s.unsent > 0 {
-			n = int(min(int64(s.burst), s.end-s.unsent+1))
-			var err error
-			if b, err = s.blocks(s.unsent, n); err != nil {
-				_ = s.send(errorPacket(errOther, "read error"))
-				return outcome{Failed, err.Error()}
+			if b, n = s.blocks(s.unsent, int(min(int64(s.burst), s.end-s.unsent+1))); n == 0 {
+				s.starved = true
+				return outcome{}
 			}
 		}
 		switch err := s.send(b); {
@@ -179,44 +200,74 @@ func (s *sender) write() outcome {
 	return outcome{}
 }
 
-// blocks makes n packets, one after the other: those of the blocks from the first on.
-func (s *sender) blocks(first int64, n int) ([]byte, error) {
+// blocks makes packets, one after the other: those of the blocks from the first on, n at most, as many as are read.
+func (s *sender) blocks(first int64, n int) ([]byte, int) {
 	b := s.buf[:0]
-	for i := first; i < first+int64(n); i++ {
-		b = binary.BigEndian.AppendUint16(binary.BigEndian.AppendUint16(b, opDATA), uint16(i))
-		got, err := s.fill((i-1)*int64(s.block), b[len(b):len(b)+s.block])
-		if err != nil {
-			return nil, err
+	for i := range n {
+		data, ok := s.data((first + int64(i) - 1) * int64(s.block))
+		if !ok {
+			return b, i
 		}
-		b = b[:len(b)+got]
+		b = binary.BigEndian.AppendUint16(binary.BigEndian.AppendUint16(b, opDATA), uint16(first+int64(i)))
+		b = append(b, data...)
 	}
-	return b, nil
+	return b, n
 }
 
-// fill copies one block from the read-ahead. Reading many blocks at once is what keeps one transfer near the
-// network's speed.
-func (s *sender) fill(off int64, to []byte) (int, error) {
-	want := min(int64(len(to)), s.content.Size()-off)
-	if want <= 0 {
-		return 0, nil
+// data is what the block at an offset holds; ok is false where it is not read yet.
+func (s *sender) data(off int64) (b []byte, ok bool) {
+	n := min(int64(s.block), s.content.Size()-off)
+	if n == 0 {
+		return nil, true
 	}
-	if off < s.at || off+want > s.at+int64(len(s.read)) {
-		n := want
+	for _, p := range []piece{s.now, s.then} {
+		if off >= p.at && off+n <= p.end() {
+			return p.b[off-p.at:][:n], true
+		}
+	}
+	return nil, false
+}
+
+// ask wants the next piece, where there is room for one: once the window has left the first.
+func (s *sender) ask() {
+	if off := (s.base - 1) * int64(s.block); len(s.then.b) > 0 && off >= s.then.at {
+		s.now, s.then = s.then, piece{at: s.then.end(), b: s.now.b[:0]}
+	}
+	if rest := s.content.Size() - s.now.end(); !s.asked && len(s.then.b) == 0 && rest > 0 {
+		n := int64(s.block)
 		if s.heard { // room is for who takes what it asked for
-			n = min(max(readAhead, want), s.content.Size()-off)
+			n *= int64(max(s.window, readAhead/s.block))
 		}
-		if int64(cap(s.read)) < n {
-			s.read = make([]byte, n)
-		}
-		s.read, s.at = s.read[:n], off
-		if got, err := s.content.ReadAt(s.read, off); int64(got) < n {
-			if err == nil || errors.Is(err, io.EOF) {
-				err = io.ErrUnexpectedEOF // the file was cut while it is served
-			}
-			return 0, err
-		}
+		n = min(n, rest)
+		s.asked = true
+		s.wants <- piece{s.now.end(), slices.Grow(s.then.b[:0], int(n))[:n]}
 	}
-	return copy(to[:want], s.read[off-s.at:]), nil
+}
+
+// fed takes the piece that was asked for.
+func (s *sender) fed(p piece, err error) outcome {
+	if err != nil {
+		_ = s.send(errorPacket(errOther, "read error"))
+		return outcome{Failed, err.Error()}
+	}
+	s.asked, s.then = false, p
+	s.ask()
+	if s.starved {
+		return s.write()
+	}
+	return outcome{}
+}
+
+// read reads a piece; the content is the one that was opened, or has been cut since.
+func (s *sender) read(p piece) error {
+	n, err := s.content.ReadAt(p.b, p.at)
+	if n == len(p.b) {
+		return nil
+	}
+	if err == nil || errors.Is(err, io.EOF) {
+		err = io.ErrUnexpectedEOF
+	}
+	return err
 }
 
 // netasciiMax bounds what is translated in memory: netascii is for texts.

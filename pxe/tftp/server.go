@@ -67,11 +67,11 @@ type Config struct {
 	Log       *slog.Logger
 }
 
-// loops are how many threads share the transfers: more than one processor is used, and what a disk holds up is a part.
+// loops are how many threads share the transfers, to use more than one processor.
 const loops = 4
 
-// Server answers TFTP read requests. Serve owns one goroutine for each transfer, which opens the file and reports, and a few
-// loops, which send; it waits for all of them.
+// Server answers TFTP read requests. Serve owns one goroutine for each transfer, which opens and reads the file and reports,
+// and a few loops, which send; it waits for all of them.
 type Server struct {
 	c     Config
 	files Files
@@ -219,16 +219,9 @@ func (s *Server) transfer(l *loop, sess *session, in arrival, req request) {
 	t.Size = content.Size()
 	x := &sender{
 		port: p, content: content, terms: agree(req.options, in.mtu, t.Size, s.c.Timeout), retries: s.c.Retries,
-		answered: func() { s.heard(sess) }, ended: make(chan outcome, 1),
+		answered: func() { s.heard(sess) }, ended: make(chan outcome, 1), wants: make(chan piece, 1),
 	}
-	l.drive(x)
-	var o outcome
-	select {
-	case o = <-x.ended:
-	case <-ctx.Done():
-		l.stop(x)
-		o = <-x.ended
-	}
+	o := l.drive(ctx, x)
 	if t.Result, t.Text = o.result, o.text; t.Result == stopped {
 		t.Result, t.Text = Failed, "the server is stopping"
 		if why := context.Cause(ctx); errors.As(why, &t.Result) {

@@ -29,6 +29,31 @@ func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
 // files are boot files in memory.
 type files map[string][]byte
 
+// hung is a file on a disk that answers once the channel is closed.
+type hung struct {
+	tftp.Content
+	gone chan struct{}
+}
+
+func (h hung) ReadAt(b []byte, off int64) (int, error) {
+	<-h.gone
+	return h.Content.ReadAt(b, off)
+}
+
+// disks are files, of which "hung" is one.
+type disks struct {
+	files
+	gone chan struct{}
+}
+
+func (d disks) Open(ctx context.Context, client netip.Addr, name string) (tftp.Content, error) {
+	c, err := d.files.Open(ctx, client, name)
+	if name == "hung" {
+		c = hung{c, d.gone}
+	}
+	return c, err
+}
+
 func (f files) Open(_ context.Context, _ netip.Addr, name string) (tftp.Content, error) {
 	if name == "outside" { // as a symbolic link that leads out of the root
 		return nil, fmt.Errorf("%w: path escapes", fs.ErrPermission)
@@ -50,7 +75,7 @@ func noise(n int) []byte {
 }
 
 // serve starts a server on loopback and returns its address and what it reports.
-func serve(t *testing.T, f files, c tftp.Config) (netip.AddrPort, <-chan tftp.Transfer) {
+func serve(t *testing.T, f tftp.Files, c tftp.Config) (netip.AddrPort, <-chan tftp.Transfer) {
 	t.Helper()
 	conn, err := net.ListenUDP("udp4", &net.UDPAddr{IP: net.IPv4(127, 0, 0, 1)})
 	if err != nil {
@@ -379,6 +404,45 @@ func TestAForeignPortGetsError5AndTheTransferGoesOn(t *testing.T) {
 	p.ack(2)
 	if x := report(t, reports); x.Result != tftp.OK {
 		t.Fatalf("reported %+v", x)
+	}
+}
+
+// TestADiskThatHangsHoldsUpNobodyElse: more transfers than there are loops wait for it, and others don't.
+func TestADiskThatHangsHoldsUpNobodyElse(t *testing.T) {
+	t.Parallel()
+	d := disks{files{"hung": noise(100), "f": noise(300_000)}, make(chan struct{})}
+	at, reports := serve(t, d, tftp.Config{PerClient: 20})
+	var waiting []*peer
+	for range 9 {
+		p := dial(t, at)
+		p.request(1, "hung", "octet")
+		waiting = append(waiting, p)
+	}
+	for range 5 {
+		c, err := pin.NewClient(at.String())
+		if err != nil {
+			t.Fatal(err)
+		}
+		c.SetTimeout(5 * time.Second)
+		from, err := c.Receive("f", "octet")
+		if err != nil {
+			t.Fatal(err)
+		}
+		var got bytes.Buffer
+		if _, err := from.WriteTo(&got); err != nil || !bytes.Equal(got.Bytes(), d.files["f"]) {
+			t.Fatalf("got %d bytes: %v", got.Len(), err)
+		}
+		if x := report(t, reports); x.Name != "f" || x.Result != tftp.OK {
+			t.Fatalf("reported %+v", x)
+		}
+	}
+	close(d.gone)
+	for _, p := range waiting {
+		p.want("block 1, once the disk answers", data(1))
+		p.ack(1)
+		if x := report(t, reports); x.Name != "hung" || x.Result != tftp.OK || x.Bytes != 100 {
+			t.Fatalf("reported %+v", x)
+		}
 	}
 }
 
