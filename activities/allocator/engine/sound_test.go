@@ -561,3 +561,31 @@ func TestTwoGangsThatOverflowTogetherTouchNobody(t *testing.T) {
 		t.Error(err)
 	}
 }
+
+// TestTheEndOfAMinimumRunTimeIsAwaited: who waits for a job that is protected for so long is looked at again at that moment, with
+// no other news, and then it must end; once it has ended by itself nobody is woken for it.
+func TestTheEndOfAMinimumRunTimeIsAwaited(t *testing.T) {
+	t.Parallel()
+	for _, ended := range []bool{false, true} {
+		p := engine.New(engine.Config{MinRunTime: 5 * time.Minute})
+		p.SetSpec(specs["a4"])
+		p.SetServer(extra("s1", "a", 4))
+		p.SetJob(engine.Job{ID: "low", Tenant: "x", Spec: "a4", Attempt: 1, Seq: 1, Preemptible: true, TimeLimit: time.Hour})
+		p.Cycle(epoch)
+		if ended {
+			p.Release("low", 1, epoch.Add(time.Second))
+			if wake := p.Cycle(epoch.Add(time.Minute)).NextWake; !wake.IsZero() {
+				t.Errorf("with nothing running it wakes at %s", wake)
+			}
+			continue
+		}
+		p.SetJob(engine.Job{ID: "high", Tenant: "y", Spec: "a4", Attempt: 1, Seq: 2, Priority: 9})
+		r := p.Cycle(epoch.Add(time.Minute))
+		if want := epoch.Add(5 * time.Minute); len(r.Victims) != 0 || !r.NextWake.Equal(want) {
+			t.Fatalf("after a minute %v must end, and it wakes at %s, want %s", r.Victims, r.NextWake, want)
+		}
+		if r = p.Cycle(r.NextWake); len(r.Victims) != 1 || r.Victims[0].Job != "low" {
+			t.Errorf("when its five minutes are over %v must end, want low", r.Victims)
+		}
+	}
+}

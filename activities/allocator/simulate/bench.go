@@ -3,6 +3,7 @@ package simulate
 import (
 	"fmt"
 	"runtime"
+	"runtime/debug"
 	"slices"
 	"time"
 
@@ -143,8 +144,9 @@ func (b *fullPool) submit() {
 	}
 }
 
-// cycle is one steady cycle, after submit.
-func (b *fullPool) cycle() {
+// cycle is one steady cycle, after submit. It returns the processor time that telling the facts took.
+func (b *fullPool) cycle() time.Duration {
+	began := threadTime()
 	for range min(100, len(b.live)) {
 		i := b.rng.below(len(b.live))
 		b.pool.Release(b.live[i].Job, b.live[i].Attempt, b.now)
@@ -154,10 +156,12 @@ func (b *fullPool) cycle() {
 	for _, j := range b.come {
 		b.pool.SetJob(j)
 	}
+	facts := threadTime() - began
 	b.live = append(b.live, b.pool.Cycle(b.now).Starts...)
+	return facts
 }
 
-// benchSteady fills a pool from a queue, then keeps it full for 300 cycles.
+// benchSteady fills a pool from a queue, then keeps it full for 1,000 cycles.
 func benchSteady(servers, queue int, goals bool) []Figure {
 	name := fmt.Sprintf("%d servers, %d jobs queued", servers, queue)
 	goal := func(v float64) float64 {
@@ -169,19 +173,22 @@ func benchSteady(servers, queue int, goals bool) []Figure {
 	runtime.LockOSThread() // its own processor time is what a cycle costs, however busy the machine is
 	defer runtime.UnlockOSThread()
 	b := newFullPool(servers, queue)
-	const cycles = 300
-	var times, work []time.Duration
+	const cycles = 1000 // so that they meet garbage collections as often as in service
+	var times, work, facts []time.Duration
+	collected := collections()
 	pace := time.NewTicker(every)
 	defer pace.Stop()
 	for range cycles {
 		b.submit()
 		<-pace.C
 		began, spent := time.Now(), threadTime()
-		b.cycle()
+		facts = append(facts, b.cycle())
 		times, work = append(times, time.Since(began)), append(work, threadTime()-spent)
 	}
+	collected = collections() - collected
 	slices.Sort(times)
 	slices.Sort(work)
+	slices.Sort(facts)
 	runtime.KeepAlive(b)
 	rate := float64(b.filled) / b.fills.Seconds()
 	figures := []Figure{
@@ -191,6 +198,8 @@ func benchSteady(servers, queue int, goals bool) []Figure {
 		ceiling("cycle p50 (100 releases, 100 submits, every 20 ms), "+name, times[len(times)/2], "ms", time.Millisecond, 0),
 		ceiling("processor time of a cycle, p50, "+name, work[len(work)/2], "ms", time.Millisecond, 0),
 		ceiling("processor time of a cycle, p99, "+name, work[len(work)*99/100], "ms", time.Millisecond, 0),
+		ceiling("of which telling the releases and submits, p50, "+name, facts[len(facts)/2], "ms", time.Millisecond, 0),
+		{"garbage collections in " + fmt.Sprint(cycles) + " cycles, " + name, float64(collected), "", 0, true},
 		ceiling("loading the facts, "+name, b.loads, "s", time.Second, goal(10)),
 		{"memory per accelerator, " + name, float64(b.poolBytes) / float64(servers*8), "B", 0, true},
 	}
@@ -207,6 +216,13 @@ func threadTime() time.Duration {
 		return 0
 	}
 	return time.Duration(ts.Nano())
+}
+
+// collections is how many garbage collections there have been.
+func collections() int64 {
+	var st debug.GCStats
+	debug.ReadGCStats(&st)
+	return st.NumGC
 }
 
 func heapBytes() int64 {
