@@ -105,13 +105,20 @@ func TestARequeuedJobIsTheSumOfItsAttempts(t *testing.T) {
 		b.now.Add(seconds * 1000)
 		end := agentproto.TaskReport{Seq: 9, State: schema.TaskDone, ExitCode: &zero, NoneLeft: true}
 		if i < len(lengths)-1 {
-			b.must(b.RequestStop(ctx, job.ID, i+1, schema.AttemptPreempted, "test", "because"))
+			for range i + 1 { // asked for again while it is being stopped
+				b.must(b.RequestStop(ctx, job.ID, i+1, schema.AttemptPreempted, "test", "because"))
+			}
 			end = agentproto.TaskReport{Seq: 9, State: schema.TaskFailed, Signal: "TERM", NoneLeft: true}
 		}
 		for range i + 1 {
 			b.report(j, end)
 			_, err := b.SettleAttempt(ctx, job.ID, i+1, nil)
 			b.must(err)
+			live, err := b.LiveUsage(ctx, "", "", "")
+			b.must(err)
+			if len(live) != 0 {
+				t.Fatalf("when attempt %d has ended %+v is live", i+1, live)
+			}
 		}
 	}
 	rows, err := b.Usage(ctx, store.UsageQuery{By: []string{"job"}, Live: true})
