@@ -12,7 +12,7 @@ import (
 
 func toServer(v schema.Server) contract.Server {
 	out := contract.Server{Id: v.ID, Name: v.Name, Region: v.Region, Site: v.Site, Rack: v.Rack, Unit: v.Unit, Serial: v.Serial, Uuid: v.UUID, Manufacturer: v.Manufacturer, Product: v.Product,
-		Macs: []string{}, Arch: v.Arch, BmcAddress: v.BMCAddress, BmcProtocol: v.BMCProtocol, BmcSystem: v.BMCSystem, Model: v.Model, Accelerators: v.Accelerators, Cpus: v.CPUs, MemoryBytes: v.MemoryBytes,
+		Macs: []string{}, Arch: v.Arch, BmcAddress: v.BMCAddress, BmcProtocol: v.BMCProtocol, BmcSystem: v.BMCSystem, Model: v.Model, Accelerators: v.Accelerators, Cpus: v.CPUs, MemoryBytes: v.MemoryBytes, Build: v.Build,
 		Profile: v.Profile, Backend: v.Backend, Cluster: v.Cluster, NvlinkDomain: v.NVLinkDomain, Phase: v.Phase, Attempt: v.Attempt, Step: v.Step, Protected: v.Protected, Epoch: v.Epoch,
 		AgentSeen: v.AgentSeen, BootId: v.BootID, CreatedAt: v.CreatedAt, UpdatedAt: v.UpdatedAt, Version: v.Version}
 	if v.OneTenant() {
@@ -50,7 +50,7 @@ func some[A any](in []A) []A {
 
 func fromNewServer(n contract.NewServer) store.NewServer {
 	return store.NewServer{Name: n.Name, Region: n.Region, Site: n.Site, Rack: n.Rack, Unit: n.Unit, Serial: n.Serial, MACs: n.Macs, Arch: n.Arch, BMCAddress: n.BmcAddress, BMCProtocol: n.BmcProtocol, BMCSystem: n.BmcSystem,
-		BMCUsername: n.BmcUsername, BMCPassword: n.BmcPassword, Model: n.Model, Accelerators: n.Accelerators, CPUs: n.Cpus, MemoryBytes: n.MemoryBytes, Profile: n.Profile, Backend: n.Backend, Cluster: n.Cluster, NVLinkDomain: n.NvlinkDomain}
+		BMCUsername: n.BmcUsername, BMCPassword: n.BmcPassword, Model: n.Model, Accelerators: n.Accelerators, CPUs: n.Cpus, MemoryBytes: n.MemoryBytes, Build: n.Build, Profile: n.Profile, Backend: n.Backend, Cluster: n.Cluster, NVLinkDomain: n.NvlinkDomain}
 }
 
 // toJob shows a job to id. The environment often holds secrets: it is the tenant's and the operator's only.

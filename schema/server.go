@@ -83,6 +83,7 @@ type Server struct {
 	Accelerators int    `json:"accelerators"` // how many were ordered
 	CPUs         int    `gorm:"column:cpus" json:"cpus"`
 	MemoryBytes  int64  `json:"memory_bytes"` //
+	Build        string `json:"build"`        // what else it was ordered with; empty = the build named as Model, if there is one
 	Profile      string `json:"profile"`      // install profile of its own; empty = its rack's, its model's or the default
 	Backend      string `json:"backend"`      // node, slurm, kubernetes
 	Cluster      string `json:"cluster"`      // the cluster it is a node of, under its name; empty with backend node
@@ -123,7 +124,7 @@ type Pause struct {
 type Difference struct {
 	ID         string  `gorm:"primaryKey" json:"id"`
 	Serial     string  `json:"serial"`  // of the server
-	Item       string  `json:"item"`    // accelerators-by-bmc, accelerators, memory-by-bmc, cores-by-bmc
+	Item       string  `json:"item"`    // accelerators-by-bmc, accelerators, memory-by-bmc, cores-by-bmc; of a build a part, or a part and what of it: nvme, nic link width
 	Ordered    string  `json:"ordered"` // in words
 	Found      string  `json:"found"`   // in words
 	Missing    int     `json:"missing"` // accelerators that are not there

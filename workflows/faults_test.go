@@ -15,6 +15,7 @@ import (
 	"gpupool/pxe/boot"
 	"gpupool/schema"
 	"gpupool/schema/agentproto"
+	"gpupool/schema/hardware"
 	"gpupool/workflows"
 )
 
@@ -36,6 +37,7 @@ func healed(e *env) {
 	e.mu.Lock()
 	defer e.mu.Unlock()
 	e.dead, e.hung, e.evidence, e.answer, e.devices = false, false, nil, e.goodAnswer, newDevices()
+	e.parts = newParts()
 }
 
 // reached waits until the pool asks the BMC again: its breaker goes by the wall's clock, the process by the test's.
@@ -101,6 +103,22 @@ func ended(result any) *agentproto.TaskReport {
 // without leaves the devices as change makes them.
 func without(change func([]agentproto.Device) []agentproto.Device) func(*env) {
 	return func(e *env) { e.devices = change(e.devices) }
+}
+
+// part has a part otherwise than was ordered.
+func part(name string, change func(*hardware.Part)) func(*env) {
+	return func(e *env) {
+		for i := range e.parts.Parts {
+			if e.parts.Parts[i].Name == name {
+				change(&e.parts.Parts[i])
+			}
+		}
+	}
+}
+
+// tells has the BMC tell a version of the BIOS.
+func tells(bios string) func(*env) {
+	return func(e *env) { must(e.t, e.bmc.Patch(e.bmc.SystemPath(), map[string]any{"BiosVersion": bios})) }
 }
 
 func serialIs(serial string) func(*env) {
@@ -175,6 +193,20 @@ func troubles() map[string]trouble {
 		"burn-in: it hangs":                         {b, schema.FailInconclusive, []string{"burn-in was not done within 6h"}, answers(schema.TaskBurnIn, nil), nil, false},
 		"burn-in: its result is cut off":            {b, schema.FailInconclusive, []string{"can't be read"}, answers(schema.TaskBurnIn, &agentproto.TaskReport{State: schema.TaskDone, Result: json.RawMessage(`"{\"outcome\":\"pas"`), NoneLeft: true}), nil, false},
 		"burn-in: seven of eight are tested":        {b, schema.FailHardware, []string{"7 of the 8"}, answers(schema.TaskBurnIn, ended(agentproto.BurnInResult{Outcome: "passed", Tests: []string{"memory"}, Devices: allSerials[:7]})), nil, false},
+		"parts: a DIMM is missing":                  {b, schema.FailHardware, []string{"1 of the 2 dimm of 1024 GiB", "empty: DIMM1"}, part("DIMM1", func(p *hardware.Part) { p.Bytes = 0 }), nil, false},
+		"parts: a smaller DIMM":                     {b, schema.FailHardware, []string{"dimm size: ordered 1024 GiB, found 512 GiB at DIMM0"}, part("DIMM0", func(p *hardware.Part) { p.Bytes = 512 << 30 }), nil, false},
+		"parts: a drive is missing":                 {b, schema.FailHardware, []string{"1 of the 2 nvme of 3.84 TB"}, part("nvme1", func(p *hardware.Part) { p.Kind = "" }), nil, false},
+		"parts: a smaller drive":                    {b, schema.FailHardware, []string{"nvme size: ordered 3.84 TB, found 1.92 TB at nvme0"}, part("nvme0", func(p *hardware.Part) { p.Bytes /= 2 }), nil, false},
+		"parts: a drive at half its lanes":          {b, schema.FailHardware, []string{"nvme link width: ordered x4, found x2 at nvme1"}, part("nvme1", func(p *hardware.Part) { p.Lanes = 2 }), nil, false},
+		"parts: a drive with old firmware":          {b, schema.FailHardware, []string{"nvme firmware: ordered >=GDC7302Q, found GDC5302Q at nvme1"}, part("nvme1", func(p *hardware.Part) { p.Firmware = "GDC5302Q" }), nil, false},
+		"parts: a network port is missing":          {b, schema.FailHardware, []string{"1 of the 2 nic of 400 Gbit/s"}, part("mlx5_1/1", func(p *hardware.Part) { p.Kind = "" }), nil, false},
+		"parts: a network port has no link":         {b, schema.FailHardware, []string{"nic speed: ordered 400 Gbit/s, found no link at mlx5_0/1"}, part("mlx5_0/1", func(p *hardware.Part) { p.Gbps = 0 }), nil, false},
+		"parts: a network port is slow":             {b, schema.FailHardware, []string{"found 100 Gbit/s at mlx5_1/1"}, part("mlx5_1/1", func(p *hardware.Part) { p.Gbps = 100 }), nil, false},
+		"parts: a device at half its lanes":         {b, schema.FailHardware, []string{"accelerator link width: ordered x16, found x8 at SXM3"}, without(func(l []agentproto.Device) []agentproto.Device { l[2].Samples["pcie_link_width"] = 8; return l }), nil, false},
+		"parts: a device with other firmware":       {b, schema.FailHardware, []string{"accelerator firmware: ordered 96.00.89.00.01, found 96.00.30.00.01 at SXM8"}, without(func(l []agentproto.Device) []agentproto.Device { l[7].Firmware = "96.00.30.00.01"; return l }), nil, false},
+		"parts: the DIMMs can't be read":            {b, schema.FailHardware, []string{"could not be read: permission denied"}, func(e *env) { e.parts.Unread = map[hardware.Kind]string{hardware.DIMM: "permission denied"} }, nil, false},
+		"parts: an old BIOS, as the system says":    {b, schema.FailHardware, []string{"bios firmware: ordered >=1.0, found 0.9"}, part("the system", func(p *hardware.Part) { p.Firmware = "0.9" }), nil, false},
+		"parts: an old BIOS, as the BMC says":       {i, schema.FailHardware, []string{"bios firmware: ordered >=1.0, found 0.9"}, tells("0.9"), tells("1.5"), false},
 		"inspect: a device is absent":               {i, schema.FailHardware, []string{"absent"}, func(e *env) { must(e.t, e.bmc.SetGPU(2, lab.GPU{Serial: "X", State: "Absent", Health: "Critical"})) }, func(e *env) { must(e.t, e.bmc.SetGPU(2, lab.GPU{Serial: "X", State: "Enabled", Health: "OK"})) }, false},
 		"inspect: a device is critical": {i, schema.FailHardware, []string{"critical", "BAD-1"}, func(e *env) {
 			must(e.t, e.bmc.SetGPU(2, lab.GPU{Serial: "BAD-1", State: "Enabled", Health: "Critical"}))

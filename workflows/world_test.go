@@ -36,6 +36,7 @@ import (
 	"gpupool/pxe/boot"
 	"gpupool/schema"
 	"gpupool/schema/agentproto"
+	"gpupool/schema/hardware"
 	"gpupool/schema/secret"
 	"gpupool/schema/store"
 	"gpupool/workflows"
@@ -82,6 +83,7 @@ type world struct {
 	sanitised int                  // how often one ran
 	order     schema.SanitiseOrder // the last one's
 	devices   []agentproto.Device
+	parts     hardware.Read   // as the agent reads them
 	tasks     map[string]bool // that the agent was given
 	// What goes wrong; nil or false = nothing.
 	dead     bool // no boot at all
@@ -130,7 +132,10 @@ func newWorld(t testing.TB, clock func() time.Time, timing install.Timing, repai
 		t.Fatal(err)
 	}
 	w.db, w.server, w.boots = db, servers[0], bootstore.New(db, time.Hour)
-	w.devices = newDevices()
+	w.devices, w.parts = newDevices(), newParts()
+	if _, err := db.SetBuild(context.Background(), "test", model, ordered); err != nil {
+		t.Fatal(err)
+	}
 	pool := bmc.NewPool(bmc.Config{Timing: quick, Log: log})
 	t.Cleanup(func() { must(t, pool.Close(context.Background())) })
 	w.site = &bmc.Activities{Store: db, Pool: pool, Credential: credential.NewStore(record.Rows{Store: db}, w.keys).For}
@@ -144,9 +149,24 @@ func newDevices() []agentproto.Device {
 	var all []agentproto.Device
 	for i := range 8 {
 		all = append(all, agentproto.Device{Vendor: schema.VendorNVIDIA, Model: model, Serial: fmt.Sprintf("GPU-%d", i+1), UUID: fmt.Sprintf("uuid-%d", i+1),
-			PCI: fmt.Sprintf("0000:%02x:00.0", i+1), Slot: fmt.Sprintf("SXM%d", i+1), Index: i, MemoryBytes: 80 << 30})
+			PCI: fmt.Sprintf("0000:%02x:00.0", i+1), Slot: fmt.Sprintf("SXM%d", i+1), Index: i, MemoryBytes: 80 << 30, Firmware: "96.00.89.00.01", Samples: map[string]float64{"pcie_link_width": 16}})
 	}
 	return all
+}
+
+// ordered is what the server was ordered with, and newParts what it has.
+var ordered = []hardware.Line{{Part: hardware.DIMM, Count: 2, Bytes: 1 << 40}, {Part: hardware.NVMe, Count: 2, Bytes: 3_840_000_000_000, Lanes: 4, Firmware: ">=GDC7302Q"},
+	{Part: hardware.NIC, Count: 2, Gbps: 400, Lanes: 16, Firmware: ">=28.43"}, {Part: hardware.Accelerator, Count: 8, Lanes: 16, Firmware: "96.00.89.00.01"}, {Part: hardware.BIOS, Count: 1, Firmware: ">=1.0"},
+	{Part: hardware.BMC, Count: 1, Firmware: ">=1.0"}}
+
+func newParts() hardware.Read {
+	r := hardware.Read{Parts: []hardware.Part{{Kind: hardware.BIOS, Name: "the system", Firmware: "1.6.7"}}}
+	for i := range 2 {
+		r.Parts = append(r.Parts, hardware.Part{Kind: hardware.DIMM, Name: fmt.Sprintf("DIMM%d", i), Bytes: 1 << 40},
+			hardware.Part{Kind: hardware.NVMe, Name: fmt.Sprintf("nvme%d", i), Bytes: 3_840_755_982_336, Lanes: 4, Firmware: "GDC7302Q"},
+			hardware.Part{Kind: hardware.NIC, Name: fmt.Sprintf("mlx5_%d/1", i), Gbps: 400, Lanes: 16, Firmware: "28.43.2026"})
+	}
+	return r
 }
 
 func must(t testing.TB, err error) {
@@ -392,7 +412,7 @@ func (w *world) goodAnswer(t agentproto.Task) *agentproto.TaskReport {
 	r := &agentproto.TaskReport{State: schema.TaskDone, NoneLeft: true, Text: "did " + string(t.Kind)}
 	switch t.Kind {
 	case schema.TaskInventory:
-		r.Result = marshal(agentproto.Inventory{Serial: "SN-1", Devices: w.devices})
+		r.Result = marshal(agentproto.Inventory{Serial: "SN-1", Devices: w.devices, Hardware: &w.parts})
 	case schema.TaskBurnIn:
 		res := agentproto.BurnInResult{Outcome: "passed", Tests: []string{"memory", "compute"}}
 		var order agentproto.BurnIn

@@ -13,6 +13,7 @@ import (
 
 	"gpupool/activities/temporalerr"
 	"gpupool/schema"
+	"gpupool/schema/hardware"
 	"gpupool/schema/store"
 )
 
@@ -136,7 +137,12 @@ func (a *Activities) Inspect(ctx context.Context, server string) (schema.StepOut
 		if err != nil {
 			return schema.StepOutcome{}, err
 		}
+		lines, err := a.Store.Ordered(ctx, v)
+		if err != nil {
+			return schema.StepOutcome{}, err
+		}
 		detail, seen := inspect(v, power, id)
+		seen = append(seen, firmware(lines, id)...)
 		open, accepted, err := a.Store.WeighDifferences(ctx, v.ID, v.Attempt, schema.StepInspect, seen)
 		if err != nil {
 			return schema.StepOutcome{}, err
@@ -159,6 +165,17 @@ func inspect(v schema.Server, power PowerState, id Identity) (string, []schema.D
 			Words: fmt.Sprintf("the BMC shows %d of the %d CPU cores ordered", id.Cores, v.CPUs)})
 	}
 	return detail, seen
+}
+
+// firmware compares what the BMC tells of its own and the BIOS's version with the build ordered. A BMC that does not tell the BIOS's
+// leaves it to the agent; its own nobody else tells.
+func firmware(lines []hardware.Line, id Identity) []schema.Difference {
+	read := hardware.Read{Parts: []hardware.Part{{Kind: hardware.BIOS, Name: "the system", Firmware: id.BIOS}, {Kind: hardware.BMC, Name: "the BMC", Firmware: id.BMCFirmware}}}
+	kinds := []hardware.Kind{hardware.BMC}
+	if id.BIOS != "" {
+		kinds = append(kinds, hardware.BIOS)
+	}
+	return hardware.Differ(lines, read, kinds...)
 }
 
 func inspectAccelerators(v schema.Server, power PowerState, id Identity) (string, []schema.Difference) {

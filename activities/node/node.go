@@ -98,6 +98,11 @@ func (a *Activities) inventoried(ctx context.Context, in Ask, v schema.Server, t
 	if out.Failure != nil {
 		return s, nil
 	}
+	lines, err := a.Store.Ordered(ctx, v)
+	if err != nil {
+		return State{}, temporalerr.Wrap(err)
+	}
+	seen = append(seen, parts(lines, v, t)...)
 	open, accepted, err := a.Store.WeighDifferences(ctx, v.ID, in.Attempt, schema.StepBurnIn, seen)
 	weighed := schema.Weighed(out.Detail, open, accepted)
 	s.Outcome = &weighed

@@ -5,11 +5,13 @@ import (
 	"encoding/hex"
 	"encoding/json"
 	"fmt"
+	"maps"
 	"slices"
 	"strings"
 
 	"gpupool/schema"
 	"gpupool/schema/agentproto"
+	"gpupool/schema/hardware"
 )
 
 func vendorOf(model string) string {
@@ -71,6 +73,39 @@ func inventory(in Ask, v schema.Server, t schema.Task) (*schema.StepOutcome, []s
 	return out, []schema.Difference{{Item: schema.ItemAccelerators, Ordered: fmt.Sprintf("%d %s", v.Accelerators, v.Model), Found: strings.TrimSuffix(fmt.Sprintf("%d; %s", len(good), strings.Join(found, "; ")), "; "),
 		Missing: max(v.Accelerators-len(good), 0), Words: text + ". Seen: " + listed(inv.Devices)}}
 }
+
+// parts compares what the agent reads of a server's parts with the build that it was ordered as. What the BMC alone tells is not asked of it.
+func parts(lines []hardware.Line, v schema.Server, t schema.Task) []schema.Difference {
+	var inv agentproto.Inventory
+	if len(lines) == 0 || json.Unmarshal([]byte(t.Result), &inv) != nil { // what can't be read has failed before
+		return nil
+	}
+	read := hardware.Read{Unread: map[hardware.Kind]string{}}
+	if inv.Hardware != nil {
+		read.Parts = slices.Clone(inv.Hardware.Parts)
+		maps.Copy(read.Unread, inv.Hardware.Unread)
+	} else {
+		for _, k := range []hardware.Kind{hardware.DIMM, hardware.NVMe, hardware.NIC, hardware.BIOS} {
+			read.Unread[k] = "the agent is of a version that does not read it"
+		}
+	}
+	for _, d := range inv.Devices {
+		if d.Model == v.Model {
+			read.Parts = append(read.Parts, hardware.Part{Kind: hardware.Accelerator, Name: strings.TrimSpace(d.Slot + " " + d.PCI), Model: d.Model, Serial: d.Serial, Lanes: int(d.Samples[linkWidth]), Firmware: d.Firmware})
+		}
+	}
+	// How many accelerators there are is weighed by the order itself, with the slots that lack one.
+	lines = slices.Clone(lines)
+	for i, l := range lines {
+		if l.Part == hardware.Accelerator {
+			lines[i].Count = min(l.Count, len(inv.Devices))
+		}
+	}
+	return hardware.Differ(lines, read, hardware.Accelerator, hardware.DIMM, hardware.NVMe, hardware.NIC, hardware.BIOS)
+}
+
+// linkWidth is the metric of a device's PCIe lanes, as the agent names it.
+const linkWidth = "pcie_link_width"
 
 // missingSlots names the slots that a row of numbered ones lacks: SXM1, SXM2, SXM4 of 4 lacks SXM3. Where the names are
 // not such a row it names none: a wrong name would send a technician to a good part.

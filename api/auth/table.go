@@ -147,6 +147,10 @@ var Table = []Rule{
 	{"GET", "/v1/forecast", Operator | Viewer},
 	{"GET", "/v1/events", staff | tenants},
 
+	{"GET", "/v1/builds", people},
+	{"GET", "/v1/builds/:build", people},
+	{"PUT", "/v1/builds/:build", Operator},
+	{"DELETE", "/v1/builds/:build", Operator},
 	{"GET", "/v1/specs", people},
 	{"POST", "/v1/specs", Operator},
 	{"GET", "/v1/specs/:spec", people},

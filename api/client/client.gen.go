@@ -233,6 +233,39 @@ type ClientInterface interface {
 	// Corresponds with DELETE /v1/budgets/{budget} (the `DeleteBudget` operationId).
 	DeleteBudget(ctx context.Context, budget string, reqEditors ...RequestEditorFn) (*http.Response, error)
 
+	// ListBuilds List builds
+	//
+	// Corresponds with GET /v1/builds (the `ListBuilds` operationId).
+	ListBuilds(ctx context.Context, reqEditors ...RequestEditorFn) (*http.Response, error)
+
+	// DeleteBuild Remove a build that no server was ordered as
+	//
+	// Corresponds with DELETE /v1/builds/{build} (the `DeleteBuild` operationId).
+	DeleteBuild(ctx context.Context, build TheBuild, reqEditors ...RequestEditorFn) (*http.Response, error)
+
+	// GetBuild One build
+	//
+	// Corresponds with GET /v1/builds/{build} (the `GetBuild` operationId).
+	GetBuild(ctx context.Context, build TheBuild, reqEditors ...RequestEditorFn) (*http.Response, error)
+
+	// SetBuildWithBody Say what servers of a build are ordered with
+	//
+	// DIMMs, drives, network ports, link widths and firmware, line by line. A server is compared with its build, or with the one that is named as its model, when it is onboarded and when it comes back from a repair. What differs stops it.
+	//
+	// Takes any type of body and a specified content type.
+	//
+	// Corresponds with PUT /v1/builds/{build} (the `SetBuild` operationId).
+	SetBuildWithBody(ctx context.Context, build TheBuild, contentType string, body io.Reader, reqEditors ...RequestEditorFn) (*http.Response, error)
+
+	// SetBuild Say what servers of a build are ordered with
+	//
+	// DIMMs, drives, network ports, link widths and firmware, line by line. A server is compared with its build, or with the one that is named as its model, when it is onboarded and when it comes back from a repair. What differs stops it.
+	//
+	// Takes a body of the `application/json` content type.
+	//
+	// Corresponds with PUT /v1/builds/{build} (the `SetBuild` operationId).
+	SetBuild(ctx context.Context, build TheBuild, body SetBuildJSONRequestBody, reqEditors ...RequestEditorFn) (*http.Response, error)
+
 	// GetCapacity The time of all installed accelerators by state; the states sum to what was installed
 	//
 	// Corresponds with GET /v1/capacity (the `GetCapacity` operationId).
@@ -1749,6 +1782,89 @@ func (c *Client) SetBudget(ctx context.Context, body SetBudgetJSONRequestBody, r
 // Corresponds with DELETE /v1/budgets/{budget} (the `DeleteBudget` operationId).
 func (c *Client) DeleteBudget(ctx context.Context, budget string, reqEditors ...RequestEditorFn) (*http.Response, error) {
 	req, err := NewDeleteBudgetRequest(c.Server, budget)
+	if err != nil {
+		return nil, err
+	}
+	req = req.WithContext(ctx)
+	if err := c.applyEditors(ctx, req, reqEditors); err != nil {
+		return nil, err
+	}
+	return c.Client.Do(req)
+}
+
+// ListBuilds List builds
+//
+// Corresponds with GET /v1/builds (the `ListBuilds` operationId).
+func (c *Client) ListBuilds(ctx context.Context, reqEditors ...RequestEditorFn) (*http.Response, error) {
+	req, err := NewListBuildsRequest(c.Server)
+	if err != nil {
+		return nil, err
+	}
+	req = req.WithContext(ctx)
+	if err := c.applyEditors(ctx, req, reqEditors); err != nil {
+		return nil, err
+	}
+	return c.Client.Do(req)
+}
+
+// DeleteBuild Remove a build that no server was ordered as
+//
+// Corresponds with DELETE /v1/builds/{build} (the `DeleteBuild` operationId).
+func (c *Client) DeleteBuild(ctx context.Context, build TheBuild, reqEditors ...RequestEditorFn) (*http.Response, error) {
+	req, err := NewDeleteBuildRequest(c.Server, build)
+	if err != nil {
+		return nil, err
+	}
+	req = req.WithContext(ctx)
+	if err := c.applyEditors(ctx, req, reqEditors); err != nil {
+		return nil, err
+	}
+	return c.Client.Do(req)
+}
+
+// GetBuild One build
+//
+// Corresponds with GET /v1/builds/{build} (the `GetBuild` operationId).
+func (c *Client) GetBuild(ctx context.Context, build TheBuild, reqEditors ...RequestEditorFn) (*http.Response, error) {
+	req, err := NewGetBuildRequest(c.Server, build)
+	if err != nil {
+		return nil, err
+	}
+	req = req.WithContext(ctx)
+	if err := c.applyEditors(ctx, req, reqEditors); err != nil {
+		return nil, err
+	}
+	return c.Client.Do(req)
+}
+
+// SetBuildWithBody Say what servers of a build are ordered with
+//
+// DIMMs, drives, network ports, link widths and firmware, line by line. A server is compared with its build, or with the one that is named as its model, when it is onboarded and when it comes back from a repair. What differs stops it.
+//
+// Takes any type of body and a specified content type.
+//
+// Corresponds with PUT /v1/builds/{build} (the `SetBuild` operationId).
+func (c *Client) SetBuildWithBody(ctx context.Context, build TheBuild, contentType string, body io.Reader, reqEditors ...RequestEditorFn) (*http.Response, error) {
+	req, err := NewSetBuildRequestWithBody(c.Server, build, contentType, body)
+	if err != nil {
+		return nil, err
+	}
+	req = req.WithContext(ctx)
+	if err := c.applyEditors(ctx, req, reqEditors); err != nil {
+		return nil, err
+	}
+	return c.Client.Do(req)
+}
+
+// SetBuild Say what servers of a build are ordered with
+//
+// DIMMs, drives, network ports, link widths and firmware, line by line. A server is compared with its build, or with the one that is named as its model, when it is onboarded and when it comes back from a repair. What differs stops it.
+//
+// Takes a body of the `application/json` content type.
+//
+// Corresponds with PUT /v1/builds/{build} (the `SetBuild` operationId).
+func (c *Client) SetBuild(ctx context.Context, build TheBuild, body SetBuildJSONRequestBody, reqEditors ...RequestEditorFn) (*http.Response, error) {
+	req, err := NewSetBuildRequest(c.Server, build, body)
 	if err != nil {
 		return nil, err
 	}
@@ -5722,6 +5838,148 @@ func NewDeleteBudgetRequest(server string, budget string) (*http.Request, error)
 	if err != nil {
 		return nil, err
 	}
+
+	return req, nil
+}
+
+// NewListBuildsRequest constructs an http.Request for the ListBuilds method
+func NewListBuildsRequest(server string) (*http.Request, error) {
+	var err error
+
+	serverURL, err := url.Parse(server)
+	if err != nil {
+		return nil, err
+	}
+
+	operationPath := fmt.Sprintf("/v1/builds")
+	if operationPath[0] == '/' {
+		operationPath = "." + operationPath
+	}
+
+	queryURL, err := serverURL.Parse(operationPath)
+	if err != nil {
+		return nil, err
+	}
+
+	req, err := http.NewRequest(http.MethodGet, queryURL.String(), nil)
+	if err != nil {
+		return nil, err
+	}
+
+	return req, nil
+}
+
+// NewDeleteBuildRequest constructs an http.Request for the DeleteBuild method
+func NewDeleteBuildRequest(server string, build TheBuild) (*http.Request, error) {
+	var err error
+
+	var pathParam0 string
+
+	pathParam0, err = runtime.StyleParamWithOptions("simple", false, "build", build, runtime.StyleParamOptions{ParamLocation: runtime.ParamLocationPath, Type: "string", Format: ""})
+	if err != nil {
+		return nil, err
+	}
+
+	serverURL, err := url.Parse(server)
+	if err != nil {
+		return nil, err
+	}
+
+	operationPath := fmt.Sprintf("/v1/builds/%s", pathParam0)
+	if operationPath[0] == '/' {
+		operationPath = "." + operationPath
+	}
+
+	queryURL, err := serverURL.Parse(operationPath)
+	if err != nil {
+		return nil, err
+	}
+
+	req, err := http.NewRequest(http.MethodDelete, queryURL.String(), nil)
+	if err != nil {
+		return nil, err
+	}
+
+	return req, nil
+}
+
+// NewGetBuildRequest constructs an http.Request for the GetBuild method
+func NewGetBuildRequest(server string, build TheBuild) (*http.Request, error) {
+	var err error
+
+	var pathParam0 string
+
+	pathParam0, err = runtime.StyleParamWithOptions("simple", false, "build", build, runtime.StyleParamOptions{ParamLocation: runtime.ParamLocationPath, Type: "string", Format: ""})
+	if err != nil {
+		return nil, err
+	}
+
+	serverURL, err := url.Parse(server)
+	if err != nil {
+		return nil, err
+	}
+
+	operationPath := fmt.Sprintf("/v1/builds/%s", pathParam0)
+	if operationPath[0] == '/' {
+		operationPath = "." + operationPath
+	}
+
+	queryURL, err := serverURL.Parse(operationPath)
+	if err != nil {
+		return nil, err
+	}
+
+	req, err := http.NewRequest(http.MethodGet, queryURL.String(), nil)
+	if err != nil {
+		return nil, err
+	}
+
+	return req, nil
+}
+
+// NewSetBuildRequest calls the generic SetBuild builder with application/json body
+func NewSetBuildRequest(server string, build TheBuild, body SetBuildJSONRequestBody) (*http.Request, error) {
+	var bodyReader io.Reader
+	buf, err := json.Marshal(body)
+	if err != nil {
+		return nil, err
+	}
+	bodyReader = bytes.NewReader(buf)
+	return NewSetBuildRequestWithBody(server, build, "application/json", bodyReader)
+}
+
+// NewSetBuildRequestWithBody constructs an http.Request for the SetBuild method, with any body, and a specified content type
+func NewSetBuildRequestWithBody(server string, build TheBuild, contentType string, body io.Reader) (*http.Request, error) {
+	var err error
+
+	var pathParam0 string
+
+	pathParam0, err = runtime.StyleParamWithOptions("simple", false, "build", build, runtime.StyleParamOptions{ParamLocation: runtime.ParamLocationPath, Type: "string", Format: ""})
+	if err != nil {
+		return nil, err
+	}
+
+	serverURL, err := url.Parse(server)
+	if err != nil {
+		return nil, err
+	}
+
+	operationPath := fmt.Sprintf("/v1/builds/%s", pathParam0)
+	if operationPath[0] == '/' {
+		operationPath = "." + operationPath
+	}
+
+	queryURL, err := serverURL.Parse(operationPath)
+	if err != nil {
+		return nil, err
+	}
+
+	req, err := http.NewRequest(http.MethodPut, queryURL.String(), body)
+	if err != nil {
+		return nil, err
+	}
+
+	req.Header.Add("Content-Type", contentType)
 
 	return req, nil
 }
@@ -11997,6 +12255,45 @@ type ClientWithResponsesInterface interface {
 	// Corresponds with DELETE /v1/budgets/{budget} (the `DeleteBudget` operationId).
 	DeleteBudgetWithResponse(ctx context.Context, budget string, reqEditors ...RequestEditorFn) (*DeleteBudgetResponse, error)
 
+	// ListBuildsWithResponse List builds
+	//
+	// Returns a wrapper object for the known response body format(s).
+	//
+	// Corresponds with GET /v1/builds (the `ListBuilds` operationId).
+	ListBuildsWithResponse(ctx context.Context, reqEditors ...RequestEditorFn) (*ListBuildsResponse, error)
+
+	// DeleteBuildWithResponse Remove a build that no server was ordered as
+	//
+	// Returns a wrapper object for the known response body format(s).
+	//
+	// Corresponds with DELETE /v1/builds/{build} (the `DeleteBuild` operationId).
+	DeleteBuildWithResponse(ctx context.Context, build TheBuild, reqEditors ...RequestEditorFn) (*DeleteBuildResponse, error)
+
+	// GetBuildWithResponse One build
+	//
+	// Returns a wrapper object for the known response body format(s).
+	//
+	// Corresponds with GET /v1/builds/{build} (the `GetBuild` operationId).
+	GetBuildWithResponse(ctx context.Context, build TheBuild, reqEditors ...RequestEditorFn) (*GetBuildResponse, error)
+
+	// SetBuildWithBodyWithResponse Say what servers of a build are ordered with
+	//
+	// DIMMs, drives, network ports, link widths and firmware, line by line. A server is compared with its build, or with the one that is named as its model, when it is onboarded and when it comes back from a repair. What differs stops it.
+	//
+	// Takes any type of body and a specified content type, and returns a wrapper object for the known response body format(s).
+	//
+	// Corresponds with PUT /v1/builds/{build} (the `SetBuild` operationId).
+	SetBuildWithBodyWithResponse(ctx context.Context, build TheBuild, contentType string, body io.Reader, reqEditors ...RequestEditorFn) (*SetBuildResponse, error)
+
+	// SetBuildWithResponse Say what servers of a build are ordered with
+	//
+	// DIMMs, drives, network ports, link widths and firmware, line by line. A server is compared with its build, or with the one that is named as its model, when it is onboarded and when it comes back from a repair. What differs stops it.
+	//
+	// Takes a body of the `application/json` content type, and returns a wrapper object for the known response body format(s).
+	//
+	// Corresponds with PUT /v1/builds/{build} (the `SetBuild` operationId).
+	SetBuildWithResponse(ctx context.Context, build TheBuild, body SetBuildJSONRequestBody, reqEditors ...RequestEditorFn) (*SetBuildResponse, error)
+
 	// GetCapacityWithResponse The time of all installed accelerators by state; the states sum to what was installed
 	//
 	// Returns a wrapper object for the known response body format(s).
@@ -14094,6 +14391,191 @@ func (r DeleteBudgetResponse) StatusCode() int {
 
 // ContentType is a convenience method to retrieve the Content-Type value from the HTTP response headers
 func (r DeleteBudgetResponse) ContentType() string {
+	if r.HTTPResponse != nil {
+		return r.HTTPResponse.Header.Get("Content-Type")
+	}
+	return ""
+}
+
+type ListBuildsResponse struct {
+	Body         []byte
+	HTTPResponse *http.Response
+	// JSON200 the response for an HTTP 200 `application/json` response
+	JSON200 *BuildList
+	// ApplicationproblemJSONDefault the response for an HTTP default `application/problem+json` response
+	ApplicationproblemJSONDefault *Problem
+}
+
+// GetJSON200 returns the response for an HTTP 200 `application/json` response
+func (r ListBuildsResponse) GetJSON200() *BuildList {
+	return r.JSON200
+}
+
+// GetApplicationproblemJSONDefault returns the response for an HTTP default `application/problem+json` response
+func (r ListBuildsResponse) GetApplicationproblemJSONDefault() *Problem {
+	return r.ApplicationproblemJSONDefault
+}
+
+// GetBody returns the raw response body bytes
+func (r ListBuildsResponse) GetBody() []byte {
+	return r.Body
+}
+
+// Status returns HTTPResponse.Status
+func (r ListBuildsResponse) Status() string {
+	if r.HTTPResponse != nil {
+		return r.HTTPResponse.Status
+	}
+	return http.StatusText(0)
+}
+
+// StatusCode returns HTTPResponse.StatusCode
+func (r ListBuildsResponse) StatusCode() int {
+	if r.HTTPResponse != nil {
+		return r.HTTPResponse.StatusCode
+	}
+	return 0
+}
+
+// ContentType is a convenience method to retrieve the Content-Type value from the HTTP response headers
+func (r ListBuildsResponse) ContentType() string {
+	if r.HTTPResponse != nil {
+		return r.HTTPResponse.Header.Get("Content-Type")
+	}
+	return ""
+}
+
+type DeleteBuildResponse struct {
+	Body         []byte
+	HTTPResponse *http.Response
+	// ApplicationproblemJSONDefault the response for an HTTP default `application/problem+json` response
+	ApplicationproblemJSONDefault *Problem
+}
+
+// GetApplicationproblemJSONDefault returns the response for an HTTP default `application/problem+json` response
+func (r DeleteBuildResponse) GetApplicationproblemJSONDefault() *Problem {
+	return r.ApplicationproblemJSONDefault
+}
+
+// GetBody returns the raw response body bytes
+func (r DeleteBuildResponse) GetBody() []byte {
+	return r.Body
+}
+
+// Status returns HTTPResponse.Status
+func (r DeleteBuildResponse) Status() string {
+	if r.HTTPResponse != nil {
+		return r.HTTPResponse.Status
+	}
+	return http.StatusText(0)
+}
+
+// StatusCode returns HTTPResponse.StatusCode
+func (r DeleteBuildResponse) StatusCode() int {
+	if r.HTTPResponse != nil {
+		return r.HTTPResponse.StatusCode
+	}
+	return 0
+}
+
+// ContentType is a convenience method to retrieve the Content-Type value from the HTTP response headers
+func (r DeleteBuildResponse) ContentType() string {
+	if r.HTTPResponse != nil {
+		return r.HTTPResponse.Header.Get("Content-Type")
+	}
+	return ""
+}
+
+type GetBuildResponse struct {
+	Body         []byte
+	HTTPResponse *http.Response
+	// JSON200 the response for an HTTP 200 `application/json` response
+	JSON200 *Build
+	// ApplicationproblemJSONDefault the response for an HTTP default `application/problem+json` response
+	ApplicationproblemJSONDefault *Problem
+}
+
+// GetJSON200 returns the response for an HTTP 200 `application/json` response
+func (r GetBuildResponse) GetJSON200() *Build {
+	return r.JSON200
+}
+
+// GetApplicationproblemJSONDefault returns the response for an HTTP default `application/problem+json` response
+func (r GetBuildResponse) GetApplicationproblemJSONDefault() *Problem {
+	return r.ApplicationproblemJSONDefault
+}
+
+// GetBody returns the raw response body bytes
+func (r GetBuildResponse) GetBody() []byte {
+	return r.Body
+}
+
+// Status returns HTTPResponse.Status
+func (r GetBuildResponse) Status() string {
+	if r.HTTPResponse != nil {
+		return r.HTTPResponse.Status
+	}
+	return http.StatusText(0)
+}
+
+// StatusCode returns HTTPResponse.StatusCode
+func (r GetBuildResponse) StatusCode() int {
+	if r.HTTPResponse != nil {
+		return r.HTTPResponse.StatusCode
+	}
+	return 0
+}
+
+// ContentType is a convenience method to retrieve the Content-Type value from the HTTP response headers
+func (r GetBuildResponse) ContentType() string {
+	if r.HTTPResponse != nil {
+		return r.HTTPResponse.Header.Get("Content-Type")
+	}
+	return ""
+}
+
+type SetBuildResponse struct {
+	Body         []byte
+	HTTPResponse *http.Response
+	// JSON200 the response for an HTTP 200 `application/json` response
+	JSON200 *Build
+	// ApplicationproblemJSONDefault the response for an HTTP default `application/problem+json` response
+	ApplicationproblemJSONDefault *Problem
+}
+
+// GetJSON200 returns the response for an HTTP 200 `application/json` response
+func (r SetBuildResponse) GetJSON200() *Build {
+	return r.JSON200
+}
+
+// GetApplicationproblemJSONDefault returns the response for an HTTP default `application/problem+json` response
+func (r SetBuildResponse) GetApplicationproblemJSONDefault() *Problem {
+	return r.ApplicationproblemJSONDefault
+}
+
+// GetBody returns the raw response body bytes
+func (r SetBuildResponse) GetBody() []byte {
+	return r.Body
+}
+
+// Status returns HTTPResponse.Status
+func (r SetBuildResponse) Status() string {
+	if r.HTTPResponse != nil {
+		return r.HTTPResponse.Status
+	}
+	return http.StatusText(0)
+}
+
+// StatusCode returns HTTPResponse.StatusCode
+func (r SetBuildResponse) StatusCode() int {
+	if r.HTTPResponse != nil {
+		return r.HTTPResponse.StatusCode
+	}
+	return 0
+}
+
+// ContentType is a convenience method to retrieve the Content-Type value from the HTTP response headers
+func (r SetBuildResponse) ContentType() string {
 	if r.HTTPResponse != nil {
 		return r.HTTPResponse.Header.Get("Content-Type")
 	}
@@ -20353,6 +20835,75 @@ func (c *ClientWithResponses) DeleteBudgetWithResponse(ctx context.Context, budg
 	return ParseDeleteBudgetResponse(rsp)
 }
 
+// ListBuildsWithResponse List builds
+//
+// Returns a wrapper object for the known response body format(s).
+//
+// Corresponds with GET /v1/builds (the `ListBuilds` operationId).
+func (c *ClientWithResponses) ListBuildsWithResponse(ctx context.Context, reqEditors ...RequestEditorFn) (*ListBuildsResponse, error) {
+	rsp, err := c.ListBuilds(ctx, reqEditors...)
+	if err != nil {
+		return nil, err
+	}
+	return ParseListBuildsResponse(rsp)
+}
+
+// DeleteBuildWithResponse Remove a build that no server was ordered as
+//
+// Returns a wrapper object for the known response body format(s).
+//
+// Corresponds with DELETE /v1/builds/{build} (the `DeleteBuild` operationId).
+func (c *ClientWithResponses) DeleteBuildWithResponse(ctx context.Context, build TheBuild, reqEditors ...RequestEditorFn) (*DeleteBuildResponse, error) {
+	rsp, err := c.DeleteBuild(ctx, build, reqEditors...)
+	if err != nil {
+		return nil, err
+	}
+	return ParseDeleteBuildResponse(rsp)
+}
+
+// GetBuildWithResponse One build
+//
+// Returns a wrapper object for the known response body format(s).
+//
+// Corresponds with GET /v1/builds/{build} (the `GetBuild` operationId).
+func (c *ClientWithResponses) GetBuildWithResponse(ctx context.Context, build TheBuild, reqEditors ...RequestEditorFn) (*GetBuildResponse, error) {
+	rsp, err := c.GetBuild(ctx, build, reqEditors...)
+	if err != nil {
+		return nil, err
+	}
+	return ParseGetBuildResponse(rsp)
+}
+
+// SetBuildWithBodyWithResponse Say what servers of a build are ordered with
+//
+// DIMMs, drives, network ports, link widths and firmware, line by line. A server is compared with its build, or with the one that is named as its model, when it is onboarded and when it comes back from a repair. What differs stops it.
+//
+// Takes any type of body and a specified content type, and returns a wrapper object for the known response body format(s).
+//
+// Corresponds with PUT /v1/builds/{build} (the `SetBuild` operationId).
+func (c *ClientWithResponses) SetBuildWithBodyWithResponse(ctx context.Context, build TheBuild, contentType string, body io.Reader, reqEditors ...RequestEditorFn) (*SetBuildResponse, error) {
+	rsp, err := c.SetBuildWithBody(ctx, build, contentType, body, reqEditors...)
+	if err != nil {
+		return nil, err
+	}
+	return ParseSetBuildResponse(rsp)
+}
+
+// SetBuildWithResponse Say what servers of a build are ordered with
+//
+// DIMMs, drives, network ports, link widths and firmware, line by line. A server is compared with its build, or with the one that is named as its model, when it is onboarded and when it comes back from a repair. What differs stops it.
+//
+// Takes a body of the `application/json` content type, and returns a wrapper object for the known response body format(s).
+//
+// Corresponds with PUT /v1/builds/{build} (the `SetBuild` operationId).
+func (c *ClientWithResponses) SetBuildWithResponse(ctx context.Context, build TheBuild, body SetBuildJSONRequestBody, reqEditors ...RequestEditorFn) (*SetBuildResponse, error) {
+	rsp, err := c.SetBuild(ctx, build, body, reqEditors...)
+	if err != nil {
+		return nil, err
+	}
+	return ParseSetBuildResponse(rsp)
+}
+
 // GetCapacityWithResponse The time of all installed accelerators by state; the states sum to what was installed
 //
 // Returns a wrapper object for the known response body format(s).
@@ -23237,6 +23788,134 @@ func ParseDeleteBudgetResponse(rsp *http.Response) (*DeleteBudgetResponse, error
 	switch {
 	case rsp.StatusCode == 204:
 		break // No content-type
+
+	case strings.Contains(rsp.Header.Get("Content-Type"), "json") && true:
+		var dest Problem
+		if err := json.Unmarshal(bodyBytes, &dest); err != nil {
+			return nil, err
+		}
+		response.ApplicationproblemJSONDefault = &dest
+
+	}
+
+	return response, nil
+}
+
+// ParseListBuildsResponse parses an HTTP response from a ListBuildsWithResponse call
+func ParseListBuildsResponse(rsp *http.Response) (*ListBuildsResponse, error) {
+	bodyBytes, err := io.ReadAll(rsp.Body)
+	defer func() { _ = rsp.Body.Close() }()
+	if err != nil {
+		return nil, err
+	}
+
+	response := &ListBuildsResponse{
+		Body:         bodyBytes,
+		HTTPResponse: rsp,
+	}
+
+	switch {
+	case strings.Contains(rsp.Header.Get("Content-Type"), "json") && rsp.StatusCode == 200:
+		var dest BuildList
+		if err := json.Unmarshal(bodyBytes, &dest); err != nil {
+			return nil, err
+		}
+		response.JSON200 = &dest
+
+	case strings.Contains(rsp.Header.Get("Content-Type"), "json") && true:
+		var dest Problem
+		if err := json.Unmarshal(bodyBytes, &dest); err != nil {
+			return nil, err
+		}
+		response.ApplicationproblemJSONDefault = &dest
+
+	}
+
+	return response, nil
+}
+
+// ParseDeleteBuildResponse parses an HTTP response from a DeleteBuildWithResponse call
+func ParseDeleteBuildResponse(rsp *http.Response) (*DeleteBuildResponse, error) {
+	bodyBytes, err := io.ReadAll(rsp.Body)
+	defer func() { _ = rsp.Body.Close() }()
+	if err != nil {
+		return nil, err
+	}
+
+	response := &DeleteBuildResponse{
+		Body:         bodyBytes,
+		HTTPResponse: rsp,
+	}
+
+	switch {
+	case rsp.StatusCode == 204:
+		break // No content-type
+
+	case strings.Contains(rsp.Header.Get("Content-Type"), "json") && true:
+		var dest Problem
+		if err := json.Unmarshal(bodyBytes, &dest); err != nil {
+			return nil, err
+		}
+		response.ApplicationproblemJSONDefault = &dest
+
+	}
+
+	return response, nil
+}
+
+// ParseGetBuildResponse parses an HTTP response from a GetBuildWithResponse call
+func ParseGetBuildResponse(rsp *http.Response) (*GetBuildResponse, error) {
+	bodyBytes, err := io.ReadAll(rsp.Body)
+	defer func() { _ = rsp.Body.Close() }()
+	if err != nil {
+		return nil, err
+	}
+
+	response := &GetBuildResponse{
+		Body:         bodyBytes,
+		HTTPResponse: rsp,
+	}
+
+	switch {
+	case strings.Contains(rsp.Header.Get("Content-Type"), "json") && rsp.StatusCode == 200:
+		var dest Build
+		if err := json.Unmarshal(bodyBytes, &dest); err != nil {
+			return nil, err
+		}
+		response.JSON200 = &dest
+
+	case strings.Contains(rsp.Header.Get("Content-Type"), "json") && true:
+		var dest Problem
+		if err := json.Unmarshal(bodyBytes, &dest); err != nil {
+			return nil, err
+		}
+		response.ApplicationproblemJSONDefault = &dest
+
+	}
+
+	return response, nil
+}
+
+// ParseSetBuildResponse parses an HTTP response from a SetBuildWithResponse call
+func ParseSetBuildResponse(rsp *http.Response) (*SetBuildResponse, error) {
+	bodyBytes, err := io.ReadAll(rsp.Body)
+	defer func() { _ = rsp.Body.Close() }()
+	if err != nil {
+		return nil, err
+	}
+
+	response := &SetBuildResponse{
+		Body:         bodyBytes,
+		HTTPResponse: rsp,
+	}
+
+	switch {
+	case strings.Contains(rsp.Header.Get("Content-Type"), "json") && rsp.StatusCode == 200:
+		var dest Build
+		if err := json.Unmarshal(bodyBytes, &dest); err != nil {
+			return nil, err
+		}
+		response.JSON200 = &dest
 
 	case strings.Contains(rsp.Header.Get("Content-Type"), "json") && true:
 		var dest Problem

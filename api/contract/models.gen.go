@@ -8,6 +8,7 @@ import (
 	"time"
 
 	"gpupool/schema"
+	"gpupool/schema/hardware"
 	"gpupool/schema/usage"
 )
 
@@ -284,6 +285,17 @@ type Budget struct {
 // BudgetList defines model for BudgetList.
 type BudgetList struct {
 	Items []Budget `json:"items"`
+}
+
+// Build What servers of one kind are ordered with
+type Build = hardware.Build
+
+// BuildLine defines model for BuildLine.
+type BuildLine = hardware.Line
+
+// BuildList defines model for BuildList.
+type BuildList struct {
+	Items []Build `json:"items"`
 }
 
 // CapacityList defines model for CapacityList.
@@ -889,6 +901,11 @@ type NewBudget struct {
 	Zone string `json:"zone,omitempty"`
 }
 
+// NewBuild defines model for NewBuild.
+type NewBuild struct {
+	Parts []BuildLine `json:"parts"`
+}
+
 // NewCordon defines model for NewCordon.
 type NewCordon struct {
 	// Accelerator Id, serial or slot; absent = the whole server
@@ -1068,6 +1085,9 @@ type NewServer struct {
 
 	// BmcUsername May be left out where another server of the same BMC is enrolled: they have one account
 	BmcUsername string `json:"bmc_username,omitempty"`
+
+	// Build The build that it was ordered as: what it has beside accelerators, cores and memory; absent = the build named as its model, if there is one
+	Build Name `json:"build,omitempty"`
 
 	// Cluster With another backend than node: the cluster that it is a node of, under its name
 	Cluster     Name     `json:"cluster,omitempty"`
@@ -1531,6 +1551,9 @@ type Server struct {
 	BmcSystem string `json:"bmc_system"`
 	BootId    string `json:"boot_id"`
 
+	// Build The build that it was ordered as; empty = the one named as its model, if there is one
+	Build string `json:"build"`
+
 	// Cluster The cluster that it is a node of; empty with backend node
 	Cluster string `json:"cluster"`
 	Cpus    int    `json:"cpus"`
@@ -1796,6 +1819,9 @@ type TheBMCAct = string
 
 // TheBMCProbe defines model for TheBMCProbe.
 type TheBMCProbe = string
+
+// TheBuild defines model for TheBuild.
+type TheBuild = string
 
 // TheJob defines model for TheJob.
 type TheJob = string
@@ -2287,6 +2313,9 @@ type ProbeBMCsJSONRequestBody = NewBMCProbe
 
 // SetBudgetJSONRequestBody defines body for SetBudget for application/json ContentType.
 type SetBudgetJSONRequestBody = NewBudget
+
+// SetBuildJSONRequestBody defines body for SetBuild for application/json ContentType.
+type SetBuildJSONRequestBody = NewBuild
 
 // SetChargingJSONRequestBody defines body for SetCharging for application/json ContentType.
 type SetChargingJSONRequestBody = Charging

@@ -61,6 +61,18 @@ type ServerInterface interface {
 	// DeleteBudget Remove a budget
 	// (DELETE /v1/budgets/{budget})
 	DeleteBudget(c *gin.Context, budget string)
+	// ListBuilds List builds
+	// (GET /v1/builds)
+	ListBuilds(c *gin.Context)
+	// DeleteBuild Remove a build that no server was ordered as
+	// (DELETE /v1/builds/{build})
+	DeleteBuild(c *gin.Context, build TheBuild)
+	// GetBuild One build
+	// (GET /v1/builds/{build})
+	GetBuild(c *gin.Context, build TheBuild)
+	// SetBuild Say what servers of a build are ordered with
+	// (PUT /v1/builds/{build})
+	SetBuild(c *gin.Context, build TheBuild)
 	// GetCapacity The time of all installed accelerators by state; the states sum to what was installed
 	// (GET /v1/capacity)
 	GetCapacity(c *gin.Context, params GetCapacityParams)
@@ -1069,6 +1081,94 @@ func (siw *ServerInterfaceWrapper) DeleteBudget(c *gin.Context) {
 	}
 
 	siw.Handler.DeleteBudget(c, budget)
+}
+
+// ListBuilds operation middleware
+func (siw *ServerInterfaceWrapper) ListBuilds(c *gin.Context) {
+
+	for _, middleware := range siw.HandlerMiddlewares {
+		middleware(c)
+		if c.IsAborted() {
+			return
+		}
+	}
+
+	siw.Handler.ListBuilds(c)
+}
+
+// DeleteBuild operation middleware
+func (siw *ServerInterfaceWrapper) DeleteBuild(c *gin.Context) {
+
+	var err error
+	_ = err
+
+	// ------------- Path parameter "build" -------------
+	var build TheBuild
+
+	err = runtime.BindStyledParameterWithOptions("simple", "build", c.Param("build"), &build, runtime.BindStyledParameterOptions{ParamLocation: runtime.ParamLocationPath, Explode: false, Required: true, Type: "string", Format: "", ValueIsUnescaped: true})
+	if err != nil {
+		siw.ErrorHandler(c, fmt.Errorf("Invalid format for parameter build: %w", err), http.StatusBadRequest)
+		return
+	}
+
+	for _, middleware := range siw.HandlerMiddlewares {
+		middleware(c)
+		if c.IsAborted() {
+			return
+		}
+	}
+
+	siw.Handler.DeleteBuild(c, build)
+}
+
+// GetBuild operation middleware
+func (siw *ServerInterfaceWrapper) GetBuild(c *gin.Context) {
+
+	var err error
+	_ = err
+
+	// ------------- Path parameter "build" -------------
+	var build TheBuild
+
+	err = runtime.BindStyledParameterWithOptions("simple", "build", c.Param("build"), &build, runtime.BindStyledParameterOptions{ParamLocation: runtime.ParamLocationPath, Explode: false, Required: true, Type: "string", Format: "", ValueIsUnescaped: true})
+	if err != nil {
+		siw.ErrorHandler(c, fmt.Errorf("Invalid format for parameter build: %w", err), http.StatusBadRequest)
+		return
+	}
+
+	for _, middleware := range siw.HandlerMiddlewares {
+		middleware(c)
+		if c.IsAborted() {
+			return
+		}
+	}
+
+	siw.Handler.GetBuild(c, build)
+}
+
+// SetBuild operation middleware
+func (siw *ServerInterfaceWrapper) SetBuild(c *gin.Context) {
+
+	var err error
+	_ = err
+
+	// ------------- Path parameter "build" -------------
+	var build TheBuild
+
+	err = runtime.BindStyledParameterWithOptions("simple", "build", c.Param("build"), &build, runtime.BindStyledParameterOptions{ParamLocation: runtime.ParamLocationPath, Explode: false, Required: true, Type: "string", Format: "", ValueIsUnescaped: true})
+	if err != nil {
+		siw.ErrorHandler(c, fmt.Errorf("Invalid format for parameter build: %w", err), http.StatusBadRequest)
+		return
+	}
+
+	for _, middleware := range siw.HandlerMiddlewares {
+		middleware(c)
+		if c.IsAborted() {
+			return
+		}
+	}
+
+	siw.Handler.SetBuild(c, build)
 }
 
 // GetCapacity operation middleware
@@ -4634,6 +4734,10 @@ func RegisterHandlersWithOptions(router gin.IRouter, si ServerInterface, options
 	router.DELETE(options.BaseURL+"/v1/specs/:spec", wrapper.DeleteSpec)
 	router.GET(options.BaseURL+"/v1/specs/:spec", wrapper.GetSpec)
 	router.POST(options.BaseURL+"/v1/specs/:spec/actions/retire", wrapper.RetireSpec)
+	router.GET(options.BaseURL+"/v1/builds", wrapper.ListBuilds)
+	router.DELETE(options.BaseURL+"/v1/builds/:build", wrapper.DeleteBuild)
+	router.GET(options.BaseURL+"/v1/builds/:build", wrapper.GetBuild)
+	router.PUT(options.BaseURL+"/v1/builds/:build", wrapper.SetBuild)
 	router.GET(options.BaseURL+"/v1/tenants", wrapper.ListTenants)
 	router.POST(options.BaseURL+"/v1/tenants", wrapper.CreateTenant)
 	router.GET(options.BaseURL+"/v1/tenants/:tenant", wrapper.GetTenant)

@@ -88,6 +88,7 @@ func (m *machine) runAgent(ctx context.Context, p agent.PhoneHome, boot string, 
 		PhoneHome: p, StateDir: filepath.Join(m.dir, "disk", "agent"), Version: "lab",
 		Readers: []accelerator.Reader{set}, BurnIn: set, Suites: m.lab.suites(), HTTP: h, Table: m.lab.table, Now: m.lab.cfg.Now, Log: m.log, Play: play,
 		Runtime: func(context.Context) (string, error) { return runtimeVersion, nil },
+		Parts:   m.parts,
 		Machine: func() agent.Machine {
 			return agent.Machine{BootID: boot, Serial: m.cfg.Serial, UUID: m.cfg.UUID, Hostname: m.cfg.Name, CPUs: m.cfg.CPUs, MemoryBytes: m.cfg.Memory}
 		},

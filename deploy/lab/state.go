@@ -26,9 +26,16 @@ const (
 
 	DriveLying       = "drive-lying"       // a drive says that it is sanitised and is not
 	DriveUnsupported = "drive-unsupported" // a drive has no command to sanitise it
+
+	DIMMMissing = "dimm-missing" // a memory socket is empty
+	NVMeMissing = "nvme-missing" // a drive is not there
+	NICDown     = "nic-down"     // a port of the fabric has no link
+	NICSlow     = "nic-slow"     // a port of the fabric is linked at a quarter of its speed
+	NVMeNarrow  = "nvme-narrow"  // a drive's slot trained at half its lanes
+	OldFirmware = "old-firmware" // a port of the fabric has an old firmware
 )
 
-var serverKinds = []string{BootHang, NoDHCP, BMCDown, AgentSilent, KernelHang, InstallHang, DriveLying, DriveUnsupported}
+var serverKinds = []string{BootHang, NoDHCP, BMCDown, AgentSilent, KernelHang, InstallHang, DriveLying, DriveUnsupported, DIMMMissing, NVMeMissing, NICDown, NICSlow, NVMeNarrow, OldFirmware}
 
 // unitKinds are faults of what a server's BMC watches: its power supplies, fans and leak detectors, by the name that they have
 // there, "-" for the first.

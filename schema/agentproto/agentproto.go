@@ -19,6 +19,7 @@ import (
 	"time"
 
 	"gpupool/schema"
+	"gpupool/schema/hardware"
 )
 
 // Paths of the agent's API. Register is authorised by `Authorization: Bearer <phone-home token>`, all others by Sign.
@@ -231,6 +232,8 @@ type Inventory struct {
 	Devices     []Device          `json:"devices"`
 	Drivers     map[string]string `json:"drivers"` // vendor -> driver version read from the devices
 	Runtime     string            `json:"runtime"` // container runtime and version, read from it
+	// Hardware are the parts beside the devices; nil = this agent reads none.
+	Hardware *hardware.Read `json:"hardware,omitempty"`
 }
 
 // TaskReport tells how far one task has come. Reports of one task carry a rising Seq; a repeat is ignored.

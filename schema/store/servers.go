@@ -10,6 +10,7 @@ import (
 	"strings"
 
 	"gpupool/schema"
+	"gpupool/schema/hardware"
 	"gpupool/schema/secret"
 )
 
@@ -28,6 +29,7 @@ type NewServer struct {
 	Accelerators             int
 	CPUs                     int
 	MemoryBytes              int64
+	Build                    string // empty = the build named as Model, if there is one
 	Profile                  string // empty = as its rack's or model's is chosen; see InstallChoiceOf
 	Backend                  string // empty = node
 	Cluster                  string // with another backend: the cluster that it is a node of
@@ -96,6 +98,9 @@ func (n *NewServer) check(at string) error {
 	if n.MemoryBytes < 1<<30 || n.MemoryBytes > 1<<50 {
 		return schema.Invalid(at+"memory_bytes", n.MemoryBytes, "1 GiB to 1 PiB, in bytes")
 	}
+	if n.Build != "" && !NamePattern.MatchString(n.Build) {
+		return schema.Invalid(at+"build", n.Build, "a build's name")
+	}
 	if n.Profile != "" && !NamePattern.MatchString(n.Profile) {
 		return schema.Invalid(at+"profile", n.Profile, "an install profile's name")
 	}
@@ -161,8 +166,15 @@ func (s *Store) EnrollServers(ctx context.Context, by string, ring *secret.Ring,
 				}
 			}
 			v := schema.Server{ID: NewID("srv", tx.now), Name: n.Name, Region: n.Region, Site: n.Site, Rack: n.Rack, Unit: n.Unit, Serial: n.Serial, MACs: strings.Join(n.MACs, ","),
-				Arch: n.Arch, BMCAddress: n.BMCAddress, BMCProtocol: n.BMCProtocol, BMCSystem: n.BMCSystem, BMCPlace: n.bmcPlace(), Model: n.Model, Accelerators: n.Accelerators, CPUs: n.CPUs, MemoryBytes: n.MemoryBytes,
+				Arch: n.Arch, BMCAddress: n.BMCAddress, BMCProtocol: n.BMCProtocol, BMCSystem: n.BMCSystem, BMCPlace: n.bmcPlace(), Model: n.Model, Accelerators: n.Accelerators, CPUs: n.CPUs, MemoryBytes: n.MemoryBytes, Build: n.Build,
 				Profile: n.Profile, Backend: n.Backend, Cluster: n.Cluster, NVLinkDomain: n.NVLinkDomain, Phase: schema.PhaseEnrolled, CreatedAt: tx.now, UpdatedAt: tx.now}
+			if n.Build != "" {
+				if err := tx.lock(&hardware.Build{}, "name = ?", n.Build); isNoRows(err) {
+					return schema.Invalid(at+"build", n.Build, "the name of a build that is there: gpupool build list")
+				} else if err != nil {
+					return err
+				}
+			}
 			neighbour, err := tx.placeAtBMC(at, n)
 			if err != nil {
 				return err

@@ -14,8 +14,10 @@ import (
 
 	"gpupool/schema"
 	"gpupool/schema/agentproto"
+	"gpupool/schema/hardware"
 	"gpupool/worker/agent/accelerator"
 	"gpupool/worker/agent/image"
+	"gpupool/worker/agent/parts"
 	"gpupool/worker/agent/proc"
 	"gpupool/worker/agent/sandbox"
 )
@@ -102,6 +104,7 @@ type Config struct {
 	Contain ContainerProbe              // runs a container; nil = RunContainer, where Runtime is nil too, else none is run
 	Reboot  func(context.Context) error // restarts the server; nil = Reboot
 	Machine func() Machine              // nil = this machine, from /proc and /sys
+	Parts   func() hardware.Read        // beside the devices; nil = this machine's, from /sys
 	HTTP    *http.Client                // nil = one of its own, with PhoneHome.CA
 	Table   *proc.Table                 // nil = /proc
 	Now     func() time.Time            // nil = time.Now
@@ -150,6 +153,9 @@ func (c Config) withDefaults() (Config, error) {
 	orDefault(&c.RetryMax, 15*time.Second)
 	if c.Machine == nil {
 		c.Machine = ThisMachine
+	}
+	if c.Parts == nil {
+		c.Parts = parts.ThisMachine
 	}
 	if c.Runtime == nil {
 		c.Runtime = ProbeRuntime

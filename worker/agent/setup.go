@@ -43,6 +43,8 @@ func (t *tasks) inventory(ctx context.Context) (any, string, error) {
 		return nil, "", errors.New("the devices could not be read: a driver has not answered yet")
 	}
 	inv := agentproto.Inventory{Serial: m.Serial, UUID: m.UUID, CPUs: m.CPUs, MemoryBytes: m.MemoryBytes, Devices: list, Drivers: map[string]string{}}
+	read := t.cfg.Parts()
+	inv.Hardware = &read
 	for _, r := range t.cfg.Readers {
 		v, err := r.Driver(ctx)
 		if err == nil && v != "" {

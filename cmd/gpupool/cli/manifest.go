@@ -94,7 +94,7 @@ func readManifest(path string, stdin io.Reader) ([]document, error) {
 	}
 	file, err := parser.ParseBytes(b, 0)
 	if err != nil {
-		return nil, yamlError(path, err)
+		return nil, yamlError(path, err, manifestHint)
 	}
 	var out []document
 	for _, doc := range file.Docs {
@@ -103,7 +103,7 @@ func readManifest(path string, stdin io.Reader) ([]document, error) {
 		}
 		var m manifestJob
 		if err := yaml.NewDecoder(bytes.NewReader(nil), yaml.Strict()).DecodeFromNode(doc.Body, &m); err != nil {
-			return nil, yamlError(path, err)
+			return nil, yamlError(path, err, manifestHint)
 		}
 		d := document{file: path, node: doc.Body}
 		if err := d.fill(m); err != nil {
@@ -192,13 +192,15 @@ func (d document) refused(err error) error {
 	return &placed
 }
 
-func yamlError(path string, err error) error {
+const manifestHint = "a job's fields are the flags of gpupool job submit, with _ for -; see docs/how-to/jobs.md"
+
+func yamlError(path string, err error, hint string) error {
 	text, _, _ := strings.Cut(yaml.FormatError(err, false, false), "\n")
 	line := ""
 	if at, rest, ok := strings.Cut(strings.TrimPrefix(text, "["), "] "); ok && strings.HasPrefix(text, "[") {
 		line, text = ":"+strings.Split(at, ":")[0], rest
 	}
-	return &schema.Error{Code: schema.CodeInvalid, Field: path + line, Message: text, Hint: "a job's fields are the flags of gpupool job submit, with _ for -; see docs/how-to/jobs.md"}
+	return &schema.Error{Code: schema.CodeInvalid, Field: path + line, Message: text, Hint: hint}
 }
 
 func readFile(path string, stdin io.Reader) ([]byte, error) {

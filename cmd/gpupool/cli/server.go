@@ -101,6 +101,7 @@ The BMC's password comes from --bmc-password-file, from GPUPOOL_BMC_PASSWORD, or
 	f.IntVar(&in.Accelerators, "accelerators", 0, "how many accelerators were ordered")
 	f.IntVar(&in.Cpus, "cpus", 0, "CPU cores")
 	f.Var(&memory, "memory", "memory, such as 2TiB")
+	f.StringVar(&in.Build, "build", "", "build that it was ordered as; nothing = the one named as its model, if there is one")
 	f.StringVar(&in.Profile, "install-profile", "", "install profile")
 	f.StringVar(&in.Backend, "backend", "", "node, slurm or kubernetes")
 	f.StringVar(&in.Cluster, "cluster", "", "with backend slurm or kubernetes: the cluster that it is a node of")
