@@ -213,7 +213,7 @@ func (s ServerConfig) resolve() (ServerConfig, error) {
 		s.CPUs = 112
 	}
 	if s.Memory == 0 {
-		s.Memory = 2 << 40
+		s.Memory = labMemory
 	}
 	if len(s.Order) == 0 {
 		s.Order = []string{bootDisk, bootNetwork}

@@ -9,6 +9,7 @@ import (
 
 // What every server of the lab is built of, beside its devices: what its agent reads while nothing of it is at fault.
 const (
+	labMemory     = 2 << 40 // where a server's is not told
 	labDIMMs      = 32
 	labNVMes      = drivesOf
 	labNVMeBytes  = 3_840_755_982_336
@@ -17,26 +18,18 @@ const (
 	labStorage    = 2 // ports
 	labNIC        = "28.43.2026"
 	labNVMe       = "GDC7302Q"
-	labBIOS       = "1.6.7"
+	labBIOS       = "1.6.7" // where the BMC tells none
 )
 
-// Build is the order of the lab's servers: what they have.
-func Build(s ServerConfig) []hardware.Line {
-	memory := s.Memory
-	if memory == 0 {
-		memory = 2 << 40
-	}
-	lines := []hardware.Line{
-		{Part: hardware.DIMM, Count: labDIMMs, Bytes: memory / labDIMMs},
+// Build is the order of the lab's servers with so many accelerators and the usual memory: what they have. Their BIOS is their BMC profile's.
+func Build(accelerators int) []hardware.Line {
+	return []hardware.Line{
+		{Part: hardware.Accelerator, Count: accelerators, Lanes: 16},
+		{Part: hardware.DIMM, Count: labDIMMs, Bytes: labMemory / labDIMMs},
 		{Part: hardware.NVMe, Count: labNVMes, Bytes: 3_840_000_000_000, Lanes: 4, Firmware: ">=" + labNVMe},
 		{Part: hardware.NIC, Count: labFabric, Gbps: labFabricGbps, Lanes: 16, Firmware: ">=28.43"},
 		{Part: hardware.NIC, Count: labStorage, Gbps: 25, Lanes: 8},
-		{Part: hardware.BIOS, Count: 1, Firmware: labBIOS},
 	}
-	if s.Devices.Count > 0 {
-		lines = append(lines, hardware.Line{Part: hardware.Accelerator, Count: s.Devices.Count, Lanes: 16})
-	}
-	return lines
 }
 
 // parts are what the agent reads.
@@ -45,7 +38,11 @@ func (m *machine) parts() hardware.Read {
 	faults := slices.Clone(m.st.Faults)
 	m.mu.Unlock()
 	has := func(kind string) bool { return slices.Contains(faults, kind) }
-	r := hardware.Read{Parts: []hardware.Part{{Kind: hardware.BIOS, Name: "the system", Firmware: labBIOS}}}
+	bios, told := m.bmc.Resource(m.bmc.SystemPath())["BiosVersion"].(string)
+	if !told {
+		bios = labBIOS
+	}
+	r := hardware.Read{Parts: []hardware.Part{{Kind: hardware.BIOS, Name: "the system", Firmware: bios}}}
 	for i := range labDIMMs {
 		p := hardware.Part{Kind: hardware.DIMM, Name: fmt.Sprintf("DIMM%d", i+1), Bytes: m.cfg.Memory / labDIMMs, Serial: fmt.Sprintf("%s-D%d", m.cfg.Serial, i+1)}
 		if i == 5 && has(DIMMMissing) {

@@ -134,10 +134,13 @@ func Differ(lines []Line, r Read, kinds ...Kind) []schema.Difference {
 	return all
 }
 
-// differ gives each line its parts: those that are of its size, then what is left, then none.
+// differ gives each line its parts: the smallest that are as great as ordered, then the greatest of what is left, then none.
 func differ(lines []Line, there []Part, empty []string) []schema.Difference {
+	slices.SortStableFunc(there, func(a, b Part) int {
+		return cmp.Or(cmp.Compare(a.Bytes, b.Bytes), cmp.Compare(a.Gbps, b.Gbps), strings.Compare(a.Name, b.Name))
+	})
 	given := make([][]Part, len(lines))
-	for _, fits := range []func(Line, Part) bool{Line.fits, func(Line, Part) bool { return true }} {
+	give := func(fits func(Line, Part) bool) {
 		for i, l := range lines {
 			there = slices.DeleteFunc(there, func(p Part) bool {
 				if len(given[i]) == l.Count || !fits(l, p) {
@@ -147,6 +150,12 @@ func differ(lines []Line, there []Part, empty []string) []schema.Difference {
 				return true
 			})
 		}
+	}
+	give(Line.fits)
+	slices.Reverse(there)
+	give(func(Line, Part) bool { return true })
+	for _, g := range given { // what is told of them is always told alike
+		slices.SortFunc(g, func(a, b Part) int { return strings.Compare(a.Name, b.Name) })
 	}
 	var all []schema.Difference
 	for i, l := range lines {

@@ -60,11 +60,15 @@ func TestEachWayInWhichAServerDiffersIsNamed(t *testing.T) {
 		"a drive with other firmware, later or not":         {at("nvme0", func(p *Part) { p.Firmware = "GDC7402Q" }), []string{"nvme firmware: GDC7302Q / GDC7402Q at nvme0"}},
 		"a port without a link":                             {at("ib0", func(p *Part) { p.Gbps = 0 }), []string{"nic speed: 400 Gbit/s / no link at ib0"}},
 		"a port at a lower speed":                           {at("ib1", func(p *Part) { p.Gbps = 100 }), []string{"nic speed: 400 Gbit/s / 100 Gbit/s at ib1"}},
-		"a port with old firmware":                          {at("ib1", func(p *Part) { p.Firmware = "28.9.9" }), []string{"nic firmware: >=28.43 / 28.9.9 at ib1"}},
-		"an accelerator at half its lanes":                  {at("SXM1", func(p *Part) { p.Lanes = 8 }), []string{"accelerator link width: x16 / x8 at SXM1"}},
-		"lanes that nobody tells":                           {at("SXM1", func(p *Part) { p.Lanes = 0 }), []string{"accelerator link width: x16 / no width told at SXM1"}},
-		"an old BIOS":                                       {at("the system", func(p *Part) { p.Firmware = "1.6.6" }), []string{"bios firmware: >=1.6.7 / 1.6.6 at the system"}},
-		"another BMC":                                       {at("the BMC", func(p *Part) { p.Firmware = "24.09-2" }), []string{"bmc firmware: 24.09-1 / 24.09-2 at the BMC"}},
+		"two ports are slow, and one could pass for a smaller": {func(r *Read) {
+			at("ib1", func(p *Part) { p.Gbps = 100 })(r)
+			at("ib0", func(p *Part) { p.Gbps = 0 })(r)
+		}, []string{"nic speed: 400 Gbit/s / no link at ib0, 100 Gbit/s at ib1"}},
+		"a port with old firmware":         {at("ib1", func(p *Part) { p.Firmware = "28.9.9" }), []string{"nic firmware: >=28.43 / 28.9.9 at ib1"}},
+		"an accelerator at half its lanes": {at("SXM1", func(p *Part) { p.Lanes = 8 }), []string{"accelerator link width: x16 / x8 at SXM1"}},
+		"lanes that nobody tells":          {at("SXM1", func(p *Part) { p.Lanes = 0 }), []string{"accelerator link width: x16 / no width told at SXM1"}},
+		"an old BIOS":                      {at("the system", func(p *Part) { p.Firmware = "1.6.6" }), []string{"bios firmware: >=1.6.7 / 1.6.6 at the system"}},
+		"another BMC":                      {at("the BMC", func(p *Part) { p.Firmware = "24.09-2" }), []string{"bmc firmware: 24.09-1 / 24.09-2 at the BMC"}},
 		"unread is not missing": {func(r *Read) {
 			r.Unread = map[Kind]string{DIMM: "permission denied"}
 			r.Parts = r.Parts[4:]

@@ -21,6 +21,7 @@ import (
 	"gpupool/deploy/lab"
 	"gpupool/pxe/boot"
 	"gpupool/schema"
+	"gpupool/schema/hardware"
 	"gpupool/schema/store"
 )
 
@@ -34,6 +35,7 @@ servers:
   - {name: install, profile: dgx-h100,       devices: {model: nvidia-h100-80gb, count: 2}, faults: [install-hang]}
   - {name: nobmc,   profile: dgx-h100,       devices: {model: nvidia-h100-80gb, count: 2}, faults: [bmc-down]}
   - {name: silent,  profile: dgx-h100,       devices: {model: nvidia-h100-80gb, count: 2}}
+  - {name: short,   profile: dgx-h100,       devices: {model: nvidia-h100-80gb, count: 2}, faults: [dimm-missing, nvme-missing, nvme-narrow, nic-down, nic-slow, old-firmware, link SXM2]}
 `
 
 // ending is how an onboarding that meets a trouble is to stop, and how the trouble is lifted.
@@ -41,7 +43,7 @@ type ending struct {
 	step  schema.Step
 	code  schema.FailureCode
 	words []string
-	fault string // that is cleared; empty = the boot file is put in its place
+	fault string // those that are cleared, with a space between; empty = the boot file is put in its place
 }
 
 var endings = map[string]ending{
@@ -51,6 +53,9 @@ var endings = map[string]ending{
 	"install": {schema.StepProvision, schema.FailInstall, []string{"Proven: the installer ran and fetched user-data", "Not proven: that the install ended: nobody phoned home", "To do: read the server's console"}, lab.InstallHang},
 	"nobmc":   {schema.StepVerifyBMC, schema.FailBMC, []string{"no success at the BMC within 20s", "Proven: nothing but the last answer: identify http://127.66.0.6:", "bmc unreachable", "Not proven: that the BMC works", "To do: has it power"}, lab.BMCDown},
 	"silent":  {schema.StepBurnIn, schema.FailInconclusive, []string{"burn-in was not done within 6s", "Proven: it was given out for the agent", "Not proven: that the agent is up: it did not take it", "To do: does the server run, and gpupool-agent on it"}, lab.AgentSilent},
+	"short": {schema.StepBurnIn, schema.FailHardware, []string{"31 of the 32 dimm of 64 GiB ordered are there; empty: DIMM6", "2 of the 3 nvme of 3.84 TB ordered are there", "nvme link width: ordered x4, found x2 at nvme1",
+		"nic speed: ordered 400 Gbit/s, found no link at mlx5_2/1, 100 Gbit/s at mlx5_4/1", "nic firmware: ordered >=28.43, found 28.39.1002 at mlx5_7/1", "accelerator link width: ordered x16, found x8 at SXM2"},
+		strings.Join([]string{lab.DIMMMissing, lab.NVMeMissing, lab.NVMeNarrow, lab.NICDown, lab.NICSlow, lab.OldFirmware, "link"}, " ")},
 }
 
 // TestEachTroubleOnTheWayInIsToldAndARetrySucceedsOnceItIsLifted onboards the failing data centre with short waits.
@@ -87,6 +92,7 @@ func TestEachTroubleOnTheWayInIsToldAndARetrySucceedsOnceItIsLifted(t *testing.T
 	var enrol bytes.Buffer
 	must(t, lab.WriteEnrollment(&enrol, machines, "eu-north", "lab"))
 	w.do(http.MethodPost, "/v1/servers/bulk", enrol.Bytes(), nil, "Content-Type", "application/yaml")
+	w.do(http.MethodPut, "/v1/builds/nvidia-h100-80gb", contract.NewBuild{Parts: append(lab.Build(2), hardware.Line{Part: hardware.BIOS, Count: 1, Firmware: ">=1.1"})}, nil)
 	for _, m := range machines {
 		w.do(http.MethodPost, "/v1/servers/"+m.Name+"/actions/onboard", map[string]any{}, nil)
 	}
@@ -201,8 +207,12 @@ func (w *way) lifted(bootFile string) {
 	must(w.t, os.MkdirAll(filepath.Dir(bootFile), 0o755))
 	must(w.t, os.WriteFile(bootFile, bytes.Repeat([]byte("x"), 1000), 0o644))
 	for name, e := range endings {
-		if e.fault != "" {
-			must(w.t, w.hands.Clear(w.ctx, name, "", e.fault))
+		for _, fault := range strings.Fields(e.fault) {
+			dev := ""
+			if fault == "link" {
+				dev = "SXM2"
+			}
+			must(w.t, w.hands.Clear(w.ctx, name, dev, fault))
 		}
 		w.do(http.MethodPost, "/v1/servers/"+name+"/actions/retry", map[string]any{}, nil)
 	}

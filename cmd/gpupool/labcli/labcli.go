@@ -9,6 +9,7 @@ import (
 	"strings"
 	"text/tabwriter"
 
+	"github.com/goccy/go-yaml"
 	"github.com/spf13/cobra"
 
 	"gpupool/deploy/lab"
@@ -88,6 +89,14 @@ func Command() *cobra.Command {
 				return err
 			}
 			return lab.WriteEnrollment(cmd.OutOrStdout(), servers, "eu-north", "lab")
+		}},
+		&cobra.Command{Use: "build", Short: "Print what the lab's servers with eight accelerators have, as a file for `gpupool build set MODEL -f -`", Args: cobra.NoArgs, RunE: func(cmd *cobra.Command, _ []string) error {
+			b, err := yaml.MarshalWithOptions(lab.Build(8), yaml.UseJSONMarshaler())
+			if err != nil {
+				return err
+			}
+			_, err = cmd.OutOrStdout().Write(b)
+			return err
 		}},
 		&cobra.Command{Use: "fault SERVER DEVICE KIND", Short: "Make a fault: " + strings.Join(lab.Kinds(), ", "), Args: cobra.ExactArgs(3), Example: "  gpupool lab fault r1s1 SXM3 xid79",
 			RunE: func(cmd *cobra.Command, a []string) error {
