@@ -29,6 +29,7 @@ import (
 	"gpupool/pxe"
 	"gpupool/pxe/boot"
 	"gpupool/pxe/pxetest"
+	"gpupool/pxe/tftp"
 	"gpupool/schema"
 )
 
@@ -205,6 +206,65 @@ func TestLoadersThatFetchTheirScriptByTFTPGetTheSame(t *testing.T) {
 	}
 	if b := read(ip, "grub.cfg"); string(b[4:]) != "own" {
 		t.Fatalf("the operator's own file: %q", b)
+	}
+}
+
+// TestWhatTFTPServesAndRefusesIsEvidence: whose file it was, how much of it, and how it ended; what points outside and what
+// would be written is of a kind of its own, for who audits.
+func TestWhatTFTPServesAndRefusesIsEvidence(t *testing.T) {
+	t.Parallel()
+	s := newSite(t, "127.77.19", nil)
+	s.Arm("srv-1", 2)
+	c, err := net.ListenUDP("udp4", &net.UDPAddr{IP: s.client(t, mac, "127.77.19.1").lease(pxeX64).YourIPAddr})
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer c.Close()
+	if err := os.WriteFile(filepath.Join(s.root, "small.efi"), make([]byte, 700), 0o644); err != nil {
+		t.Fatal(err)
+	}
+	if err := os.Symlink("/etc/passwd", filepath.Join(s.root, "link")); err != nil {
+		t.Fatal(err)
+	}
+	for _, x := range []struct {
+		request, answer, kind, what, result string
+		bytes                               int64
+	}{
+		{"\x00\x01small.efi\x00octet\x00", "\x00\x03", boot.KindTFTP, "small.efi", "ok", 700},
+		{"\x00\x01..\\..\\etc\\passwd\x00octet\x00", "\x00\x05\x00\x02", boot.KindTFTPDenied, "..\\..\\etc\\passwd", string(tftp.Denied), 0},
+		{"\x00\x01/../tftp-secret/x\x00octet\x00", "\x00\x05\x00\x02", boot.KindTFTPDenied, "/../tftp-secret/x", string(tftp.Denied), 0},
+		{"\x00\x01link\x00octet\x00", "\x00\x05\x00\x02", boot.KindTFTPDenied, "link", string(tftp.Denied), 0},
+		{"\x00\x02small.efi\x00octet\x00", "\x00\x05\x00\x02", boot.KindTFTPDenied, "small.efi", string(tftp.Write), 0},
+		{"\x00\x01/etc/passwd\x00octet\x00", "\x00\x05\x00\x01", boot.KindTFTP, "etc/passwd", string(tftp.NotFound), 0},
+	} {
+		if _, err := c.WriteToUDPAddrPort([]byte(x.request), s.Addrs().TFTP); err != nil {
+			t.Fatal(err)
+		}
+		b := make([]byte, 600)
+		for block := byte(1); ; block++ {
+			if err := c.SetReadDeadline(time.Now().Add(5 * time.Second)); err != nil {
+				t.Fatal(err)
+			}
+			n, at, err := c.ReadFromUDPAddrPort(b)
+			if err != nil || !strings.HasPrefix(string(b[:n]), x.answer) {
+				t.Fatalf("%q is answered %q, %v; want %q", x.request, b[:n], err, x.answer)
+			}
+			if b[1] != 3 {
+				break
+			}
+			if _, err := c.WriteToUDPAddrPort([]byte{0, 4, 0, block}, at); err != nil {
+				t.Fatal(err)
+			}
+			if n < 516 {
+				break
+			}
+		}
+		ctx, cancel := context.WithTimeout(t.Context(), 5*time.Second)
+		e, err := s.Wait(ctx, func(e schema.BootEvidence) bool { return e.Kind == x.kind && e.What == x.what })
+		cancel()
+		if err != nil || e.MAC != mac || e.Server != "srv-1" || e.Attempt != 2 || e.Bytes != x.bytes || e.Result != x.result {
+			t.Fatalf("%q: %+v %v; want %s of %d bytes of %s, attempt 2: %s", x.request, e, err, x.kind, x.bytes, mac, x.result)
+		}
 	}
 }
 
