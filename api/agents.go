@@ -6,6 +6,7 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
+	"log/slog"
 	"net/http"
 	"strings"
 	"sync"
@@ -58,6 +59,10 @@ func (s *Server) agent(c *gin.Context, body []byte) (server string, err error) {
 			return "", err
 		}
 		err = agentproto.Verify(key, server, c.Request.Method, c.Request.URL.RequestURI(), body, at, sig, now)
+		if err == nil && !s.replays.first(server, at, sig, now) {
+			slog.WarnContext(c.Request.Context(), "an agent's request came a second time; it is not taken", "server", server, "address", c.ClientIP(), "signed", at)
+			return "", &schema.Error{Code: schema.CodeUnavailable, Message: "this request was made before", Hint: "sign it anew"}
+		}
 		if err == nil {
 			return server, nil
 		}

@@ -124,7 +124,7 @@ func TestAnAgentPhonesHomeOnceAndThenSpeaksByItsKey(t *testing.T) {
 		t.Errorf("the heartbeat's reply is %+v", reply)
 	}
 
-	body := []byte(`{"tasks":[]}`)
+	body, moment := []byte(`{"tasks":[]}`), time.Now()
 	for name, got := range map[string]answer{
 		"for another path":        a.signed(http.MethodPost, agentproto.PathHeartbeat, agentproto.PathReport, body, time.Now()),
 		"for another query":       a.signed(http.MethodGet, agentproto.PathTasks+"?wait=1s", agentproto.PathTasks+"?wait=2s", nil, time.Now()),
@@ -134,6 +134,12 @@ func TestAnAgentPhonesHomeOnceAndThenSpeaksByItsKey(t *testing.T) {
 	} {
 		if got.status != http.StatusUnauthorized {
 			t.Errorf("a request signed %s got %d %s", name, got.status, got.body)
+		}
+	}
+	// Recorded, and sent again as it was.
+	for i, want := range []int{http.StatusOK, http.StatusServiceUnavailable, http.StatusServiceUnavailable} {
+		if got := a.signed(http.MethodPost, agentproto.PathReport, agentproto.PathReport, body, moment); got.status != want {
+			t.Errorf("the same request, time %d, got %d %s, want %d", i+1, got.status, got.body, want)
 		}
 	}
 }

@@ -73,6 +73,7 @@ type Server struct {
 	audit   *auditor
 	metrics *metrics
 	keys    agentKeys
+	replays replays
 	csrf    *http.CrossOriginProtection
 	waiting atomic.Int64  // long-polls and streams that wait now
 	photos  chan struct{} // has room for as many photos as may be on their way at once

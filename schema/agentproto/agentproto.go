@@ -3,8 +3,8 @@
 //
 // Invariant: after registering (with the attempt's one-time phone-home token) an agent holds nothing but its own
 // Ed25519 key; every request is signed over method, path, moment and body, so that a recorded request can't be
-// sent for another path, with another body, or more than MaxSkew later; TLS keeps it from being recorded. Not here: HTTP
-// itself (worker/agent, api).
+// sent for another path, with another body, or more than MaxSkew later, and the process that took it takes it no second time; TLS
+// keeps it from being recorded. Not here: HTTP itself (worker/agent, api).
 package agentproto
 
 import (

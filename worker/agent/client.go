@@ -13,6 +13,7 @@ import (
 	"math/rand/v2"
 	"net/http"
 	"strings"
+	"sync/atomic"
 	"time"
 
 	"gpupool/schema/agentproto"
@@ -40,6 +41,7 @@ type client struct {
 	server string
 	key    ed25519.PrivateKey
 	now    func() time.Time
+	signed atomic.Int64 // the moment of the last signature, in ms
 }
 
 // NewHTTP is an HTTP client for the API, for so many agents that share it; ca is PEM, empty for the system's authorities.
@@ -97,8 +99,19 @@ func (c *client) post(ctx context.Context, what, path string, in, out any) error
 	return c.do(ctx, callTimeout, what, http.MethodPost, path, c.sign(http.MethodPost, path, body), body, out)
 }
 
+// sign signs each request at a moment of its own: the API takes none twice.
 func (c *client) sign(method, path string, body []byte) string {
-	return agentproto.Sign(c.key, c.server, method, path, body, c.now())
+	now := c.now().UnixMilli()
+	for {
+		last := c.signed.Load()
+		at := max(now, last+1)
+		if at > now+agentproto.MaxSkew.Milliseconds()/2 {
+			at = now // the clock was set back
+		}
+		if c.signed.CompareAndSwap(last, at) {
+			return agentproto.Sign(c.key, c.server, method, path, body, time.UnixMilli(at))
+		}
+	}
 }
 
 // maxAnswer bounds what is read of an answer: a poll may carry many tasks with large environments.
