@@ -75,7 +75,8 @@ bench: binary ## measure; ONLY=group for one of system, engine, pxe, bmc, commit
 	@[ "$(ONLY)" != pxe ] || deploy/packages.sh netns
 	@[ -n "$(filter-out commit,$(ONLY))" ] || GPUPOOL_BENCH_FIGURES=$(CURDIR)/build/commit.json go test -run '^$$' -bench Commit -benchtime 1x -timeout 30m ./activities/allocator
 	@[ -n "$(filter-out health,$(ONLY))" ] || GPUPOOL_BENCH_FIGURES=$(CURDIR)/build/health.json go test -run '^$$' -bench Health -benchtime 1x -timeout 10m ./activities/health
-	@build/gpupool bench $(if $(ONLY),--only $(ONLY)) $(if $(filter-out commit,$(ONLY)),,--with build/commit.json) $(if $(filter-out health,$(ONLY)),,--with build/health.json) --json build/bench.json
+	@[ -n "$(filter-out health,$(ONLY))" ] || GPUPOOL_BENCH_FIGURES=$(CURDIR)/build/agent.json go test -run '^$$' -bench AtRest -benchtime 100x -timeout 10m ./cmd/gpupool-agent
+	@build/gpupool bench $(if $(ONLY),--only $(ONLY)) $(if $(filter-out commit,$(ONLY)),,--with build/commit.json) $(if $(filter-out health,$(ONLY)),,--with build/health.json --with build/agent.json) --json build/bench.json
 
 browser: ## walk through the console in a real browser (chromium); pictures in build/browser
 	go test -count 1 -tags browser -run Browser -v ./api/console

@@ -2,6 +2,7 @@ package health
 
 import (
 	"fmt"
+	"strings"
 	"testing"
 	"time"
 
@@ -69,4 +70,14 @@ func TestAServerThatSwallowsStartsIsCordoned(t *testing.T) {
 	if f.Verdict != "cordon" || len(cordons) != 1 || cordons[0].Accelerator != "" {
 		t.Fatalf("the verdict is %q, cordons %+v; it said %s", f.Verdict, cordons, f.Text)
 	}
+}
+
+func FuzzQuote(f *testing.F) {
+	f.Add("RuntimeError: CUDA error: uncorrectable ECC error encountered\nlast line")
+	f.Add("\xff\n\n")
+	f.Fuzz(func(t *testing.T, said string) {
+		if got := quote(said); len(got) > 300 || !strings.Contains(said, got) {
+			t.Errorf("%q is quoted as %q", said, got)
+		}
+	})
 }

@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"maps"
+	"math"
 	"slices"
 	"strings"
 	"sync"
@@ -34,6 +35,7 @@ type source struct {
 	parts  []accelerator.Part // of its last answer that was fresh
 	known  bool               // it answered once
 	at     time.Time          // of its last answer or failure
+	late   time.Time          // since when no reading has come back in time; zero = the last one did
 	state  string             // of the last reading: ok, none (no driver), error
 }
 
@@ -68,8 +70,20 @@ func (d *devices) begin(ctx context.Context, i int) *flight {
 		if r, ok := d.readers[i].(accelerator.PartReader); ok && f.err == nil {
 			f.parts, f.err = r.Parts(ctx)
 		}
+		for _, dev := range f.devs {
+			onlyNumbers(string(d.readers[i].Vendor()), dev.Samples)
+		}
+		for _, part := range f.parts {
+			onlyNumbers(string(d.readers[i].Vendor()), part.Samples)
+		}
 		d.mu.Lock()
 		defer d.mu.Unlock()
+		switch {
+		case f.err == nil || ctx.Err() == nil:
+			s.late = time.Time{}
+		case s.late.IsZero():
+			s.late = f.since // its reader gave up: its driver is as silent as one that never comes back
+		}
 		s.parts = f.parts
 		s.at, s.state = d.now(), "ok"
 		switch {
@@ -85,6 +99,16 @@ func (d *devices) begin(ctx context.Context, i int) *flight {
 		close(f.done)
 	}()
 	return f
+}
+
+// onlyNumbers takes out what is none: JSON has no word for it, and one such sample would keep the whole heartbeat from being sent.
+func onlyNumbers(source string, samples map[string]float64) {
+	for name, v := range samples {
+		if math.IsNaN(v) || math.IsInf(v, 0) {
+			delete(samples, name)
+			accelerator.Unreadable(source, name+" is not a number")
+		}
+	}
 }
 
 // read lists every device as it is now. Those of a vendor that gives no answer are listed as last seen, with Error and
@@ -176,13 +200,17 @@ func (d *devices) states() []sourceState {
 	return out
 }
 
-// hung lists the vendors whose driver has not come back for so long.
+// hung lists the vendors whose driver has not come back for so long, or at each reading not in time.
 func (d *devices) hung(after time.Duration) []schema.Vendor {
 	d.mu.Lock()
 	defer d.mu.Unlock()
 	var vs []schema.Vendor
 	for i, r := range d.readers {
-		if f := d.sources[i].flight; f != nil && d.now().Sub(f.since) > after {
+		since := d.sources[i].late
+		if f := d.sources[i].flight; f != nil && since.IsZero() {
+			since = f.since
+		}
+		if !since.IsZero() && d.now().Sub(since) > after {
 			vs = append(vs, r.Vendor())
 		}
 	}

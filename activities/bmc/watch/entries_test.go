@@ -111,3 +111,18 @@ func TestUnknownEntriesAreCountedAndToldOnce(t *testing.T) {
 		t.Fatalf("%+v", got)
 	}
 }
+
+func FuzzEntry(f *testing.F) {
+	f.Add("Environmental.1.1.LeakDetectedCritical", "Critical", "Leak detector 'cold plate 1' reports a critical level leak.", "")
+	f.Add("ResourceEvent.1.0.ResourceErrorsDetected", "Critical", "GPU_SXM_5 Memory has detected errors of type 'Uncorrectable ECC error'.", "/redfish/v1/Chassis/HGX_GPU_SXM_5")
+	f.Fuzz(func(t *testing.T, id, severity, message, origin string) {
+		var m Memory
+		e := bmc.LogEntry{Service: "/s", ID: "1", MessageID: id, Severity: severity, Message: message, Origin: origin, Args: []string{message}}
+		s := Snapshot{At: time.Now(), Identity: &bmc.Identity{GPUs: []bmc.GPU{{Slot: "SXM5", Serial: "A", URI: "/redfish/v1/GPU_SXM_5"}}}, Entries: []bmc.LogEntry{e}}
+		for _, x := range m.signs(s, time.Hour) {
+			if x.Kind == "" || x.Severity == "" || x.Serial != "" && x.Serial != "A" {
+				t.Errorf("%+v gave %+v", e, x)
+			}
+		}
+	})
+}

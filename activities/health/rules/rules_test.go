@@ -156,3 +156,16 @@ func TestTheOrderInWhichEvidenceIsKeptDoesNotMatter(t *testing.T) {
 		t.Errorf("%+v, and in the other order %+v", want, got)
 	}
 }
+
+// FuzzVerdict: whatever evidence says of itself, it has one verdict; what no rule knows is only observed.
+func FuzzVerdict(f *testing.F) {
+	f.Add("xid", "154", "GPU recovery action changed from 0x0 (None) to 0x1 (GPU Reset Required)", "info", 0.0)
+	f.Add("ecc-correctable", "", "", "warning", 17_700.0)
+	f.Fuzz(func(t *testing.T, kind, code, text, severity string, value float64) {
+		x := schema.Fault{ID: "f", Server: "s", Kind: kind, Code: code, Text: text, Severity: schema.Severity(severity), Value: value, At: start}
+		v := rules.Decide(rules.Table, x, []schema.Fault{x})
+		if !v.Action.Valid() || v.Rule == "" && v.Action != schema.ActionObserve {
+			t.Errorf("%+v is judged %+v", x, v)
+		}
+	})
+}

@@ -299,3 +299,35 @@ func TestEverySuiteOfEveryVendorHasItsTools(t *testing.T) {
 		t.Error("a tool that there is not was taken")
 	}
 }
+
+// FuzzFindings: whatever a program prints and however it ends, a device is said to have passed at most once, and none that there is not.
+func FuzzFindings(f *testing.F) {
+	for _, seed := range []string{dcgmDoc(2, all("Pass")), bandwidth("53.0", "390.5"), "Tested 2 GPUs:\n\tGPU 0: OK\n\tGPU 1: FAULTY\n", "# Out of bounds values : 0 OK\n# Avg bus bandwidth    : 479.7\n",
+		"[RESULT] [1.0] [gst] GPU id: 0 met: TRUE\n", "stress-ng: info:  [10] successful run completed in 1.00s\n", `{"jobs":[{"error":0,"read":{"io_bytes":4096},"write":{"io_bytes":4096}}]}`} {
+		f.Add([]byte(seed), 0)
+		f.Add([]byte(seed[:len(seed)/2]), 1)
+	}
+	f.Fuzz(func(t *testing.T, out []byte, code int) {
+		for name, x := range tools {
+			o := order{Test: Test{Tool: name, Seconds: 20}, model: h100, devices: devices(2)}
+			found, err := x.read(o, out, code)
+			if err != nil {
+				continue
+			}
+			said := map[string]int{}
+			for _, d := range found.Passed {
+				said[d.Serial]++
+			}
+			for serial, n := range said {
+				if n > 1 || !x.host && serial != "S0" && serial != "S1" {
+					t.Errorf("%s: %q passed %d times", name, serial, n)
+				}
+			}
+			for _, failed := range found.Failed {
+				if said[failed.Device.Serial] > 0 {
+					t.Errorf("%s: %q failed and passed", name, failed.Device.Serial)
+				}
+			}
+		}
+	})
+}

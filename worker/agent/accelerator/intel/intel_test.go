@@ -199,3 +199,23 @@ func FuzzSMI(f *testing.F) {
 		}
 	})
 }
+
+func FuzzGPU(f *testing.F) {
+	f.Add("DRIVER=i915\nPCI_ID=8086:0BD5\nPCI_SLOT_NAME=0000:3A:00.0\n", "137438953472\n", "7\n")
+	f.Add("DRIVER=xe\nPCI_ID=:\n", "-1", "NaN")
+	f.Fuzz(func(t *testing.T, uevent, memory, number string) {
+		const d = "class/drm/card1/"
+		list, err := New(sysfstest.Tree(t, map[string]string{d + "device/uevent": uevent, d + "lmem_total_bytes": memory, d + "device/hwmon/hwmon4/energy1_input": number, d + "device/hwmon/hwmon4/temp1_input": number,
+			d + "gt/gt0/rps_act_freq_mhz": number, d + "gt/gt0/error_counter/fatal_guc": number, d + "device/tile0/gt0/freq0/act_freq": number})).Read(t.Context())
+		if err == nil && len(list) > 1 {
+			t.Fatalf("%+v", list)
+		}
+		for _, dev := range list {
+			for k, v := range dev.Samples {
+				if v != v {
+					t.Errorf("%s is %v", k, v)
+				}
+			}
+		}
+	})
+}

@@ -3,6 +3,7 @@ package nvidia
 import (
 	"os"
 	"regexp"
+	"strings"
 	"testing"
 
 	"gpupool/schema/shared"
@@ -46,4 +47,14 @@ func TestTheNameOfARealDevice(t *testing.T) {
 	if got := ModelName(string(m[1]), 0); got != "nvidia-a100-80gb" && got != "nvidia-a100-40gb" {
 		t.Errorf("%s is %q", m[1], got)
 	}
+}
+
+func FuzzModelName(f *testing.F) {
+	f.Add("NVIDIA H100 80GB HBM3", int64(80<<30))
+	f.Add("99999999999999999999GB", int64(-1))
+	f.Fuzz(func(t *testing.T, name string, memory int64) {
+		if got := ModelName(name, memory); !strings.HasPrefix(got, "nvidia-") {
+			t.Errorf("%q is called %q", name, got)
+		}
+	})
 }

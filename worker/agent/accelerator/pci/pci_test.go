@@ -7,6 +7,7 @@ import (
 
 	"gpupool/schema"
 	"gpupool/worker/agent/accelerator/pci"
+	"gpupool/worker/agent/accelerator/sysfs/sysfstest"
 )
 
 func TestWhatComputesIsListedByItsIDs(t *testing.T) {
@@ -42,4 +43,27 @@ func TestWhatComputesIsListedByItsIDs(t *testing.T) {
 	if len(got) != 3 || got["0000:1b:00.0 pci-10de-2330"] != schema.VendorNVIDIA || got["0000:2b:00.0 pci-1002-74a1"] != schema.VendorAMD || got["0000:3b:00.0 pci-1da3-1020"] != schema.VendorIntel {
 		t.Errorf("listed are %v", got)
 	}
+}
+
+func FuzzDevice(f *testing.F) {
+	f.Add("0x10de", "0x030200", "32.0 GT/s PCIe", "16", "TOTAL_ERR_COR 4")
+	f.Add("0x1002", "0x120000", "Unknown", "-1", "TOTAL_ERR_COR NaN")
+	f.Fuzz(func(t *testing.T, vendor, class, speed, width, errors string) {
+		const d = "bus/pci/devices/0000:1b:00.0/"
+		list, err := pci.New(sysfstest.Tree(t, map[string]string{d + "vendor": vendor, d + "class": class, d + "device": "0x2330", d + "current_link_speed": speed, d + "current_link_width": width,
+			d + "max_link_speed": speed, d + "aer_dev_correctable": errors})).Read(t.Context())
+		if err != nil || len(list) > 1 {
+			t.Fatalf("%+v, %v", list, err)
+		}
+		for _, dev := range list {
+			if dev.Error == "" {
+				t.Errorf("a device that no driver speaks for is well: %+v", dev)
+			}
+			for k, v := range dev.Samples {
+				if v < 0 || v != v {
+					t.Errorf("%s is %v", k, v)
+				}
+			}
+		}
+	})
 }

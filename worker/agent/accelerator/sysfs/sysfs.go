@@ -4,6 +4,7 @@
 package sysfs
 
 import (
+	"math"
 	"os"
 	"path/filepath"
 	"strconv"
@@ -29,7 +30,7 @@ func Number(parts ...string) (float64, bool) {
 		return float64(n), true
 	}
 	f, err := strconv.ParseFloat(s, 64)
-	return f, err == nil
+	return f, err == nil && !math.IsNaN(f) && !math.IsInf(f, 0)
 }
 
 // Pairs reads NAME=value lines (uevent) or "name: value" lines (ras).
