@@ -14,7 +14,7 @@ GOLANGCI := $(TOOLS)/golangci-lint-$(GOLANGCI_VERSION)
 GOTESTSUM_VERSION := v1.13.0
 GOTESTSUM := $(TOOLS)/gotestsum-$(GOTESTSUM_VERSION)
 
-.PHONY: help build binary demo test unit lint generate generate-check bench e2e netns browser chaos soak clean kube
+.PHONY: help build binary demo test unit lint generate generate-check bench e2e netns browser chaos soak soak-health clean kube
 
 help: ## list the targets
 	@sed -nE 's/^([a-z0-9-]+):.*## (.*)/  make \1\t\2/p' $(MAKEFILE_LIST) | expand -t 24
@@ -87,6 +87,9 @@ chaos: ## the tests that kill processes, over and over; N=times. And a real Slur
 
 soak: ## fuzz targets and property tests for SECONDS=n (300) all together
 	@deploy/soak.sh $(or $(SECONDS),300)
+
+soak-health: ## a lab of SERVERS=n (1000) under load, FAULTS=n (200) of every kind, a technician and an operator; what the record says of it is checked
+	GPUPOOL_LAB_SERVERS=$(or $(SERVERS),1000) GPUPOOL_LAB_FAULTS=$(or $(FAULTS),200) go test -count 1 -timeout 4h -v -run TestFaultsInALabUnderLoad ./cmd/gpupool/demo
 
 kube: ## build a Kubernetes control plane for the tests, once, into the user's cache (ten minutes of processor time)
 	@deploy/kube/build.sh

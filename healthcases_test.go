@@ -43,6 +43,8 @@ var healthCases = map[int][]held{
 	16: {{"amdgpu's lines", "worker/agent/accelerator/kmsg", "TestLogs"}, {"an uncorrectable error drains and reboots; several devices of one cause have one repair", "activities/health/rules", "TestCases"}},
 	18: {
 		{"four GPUs by serial, a remap, health not overruled", "activities/bmc", "TestACapturedGB300TellsItsRemapsBySerial"},
+		{"durations, and errors by lane", "activities/bmc", "TestDurationsAndLanesOfACapturedGB300"}, {"lane 13 is told, once", "activities/bmc/watch", "TestWhatIsNewsAndWhatIsNot"}, {"and only observed", "activities/health/rules", "TestCases"},
+		{"evidence goes on while the system is down", "activities/bmc/watch", "TestEvidenceComesFromOutsideAndABMCThatHangsDelaysNoOther"},
 		{"one event by two paths is one fault", "activities/health", "TestTheSameEventThroughTwoPathsIsOneFaultOneCordonAndOneRepair"},
 	},
 	20: {

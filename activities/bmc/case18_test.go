@@ -42,6 +42,9 @@ func TestACapturedGB300TellsItsRemapsBySerial(t *testing.T) {
 		if m.PCIeReplays == nil || *m.PCIeReplays != 0 || len(m.Throttle) != 0 {
 			t.Errorf("%s: replays %v, throttle %v", m.Slot, m.PCIeReplays, m.Throttle)
 		}
+		if m.PowerThrottled == nil || *m.PowerThrottled != 0 || m.ThermalThrottled == nil || m.HardwareThrottled == nil {
+			t.Errorf("%s: held back for %v s for power, %v s for heat, %v s by its hardware", m.Slot, m.PowerThrottled, m.ThermalThrottled, m.HardwareThrottled)
+		}
 	}
 	if remapped != 1 {
 		t.Errorf("%d devices have a remapped row, want one", remapped)

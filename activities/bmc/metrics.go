@@ -28,6 +28,12 @@ type GPUMetrics struct {
 	PCIeCorrectable    *float64 `json:"pcie_correctable"`
 	SRAMThreshold      *bool    `json:"sram_threshold"` // SRAM error threshold exceeded
 	Throttle           []string `json:"throttle,omitempty"`
+	// Seconds that it was held back over its life: by its hardware, for its power limit, for heat.
+	HardwareThrottled *float64 `json:"hardware_throttled_seconds"`
+	PowerThrottled    *float64 `json:"power_throttled_seconds"`
+	ThermalThrottled  *float64 `json:"thermal_throttled_seconds"`
+	// PCIeLanes are the errors received over each lane of its PCIe port. A bad lane shows here while all totals are 0.
+	PCIeLanes []float64 `json:"pcie_lanes,omitempty"`
 }
 
 // GPUMetrics reads the counters of each accelerator of an identity. It doesn't look for accelerators again.
@@ -77,6 +83,8 @@ func (c *Client) processorMetrics(ctx context.Context, gpu *resource, m *GPUMetr
 	m.PCIeReplays, m.PCIeFatal = number(p, "PCIeErrors", "ReplayCount"), number(p, "PCIeErrors", "FatalErrorCount")
 	m.PCIeNonFatal, m.PCIeCorrectable = number(p, "PCIeErrors", "NonFatalErrorCount"), number(p, "PCIeErrors", "CorrectableErrorCount")
 	m.SRAMThreshold = flag(p, "Oem", "Nvidia", "SRAMECCErrorThresholdExceeded")
+	m.HardwareThrottled = duration(p, "Oem", "Nvidia", "HardwareViolationThrottleDuration")
+	m.PowerThrottled, m.ThermalThrottled = duration(p, "PowerLimitThrottleDuration"), duration(p, "ThermalLimitThrottleDuration")
 	for _, why := range stringsOf(p.at("Oem", "Nvidia", "ThrottleReasons")) {
 		if why != "NA" && why != "None" {
 			m.Throttle = append(m.Throttle, why)
@@ -113,7 +121,41 @@ func (c *Client) processorMetrics(ctx context.Context, gpu *resource, m *GPUMetr
 		}
 		m.memory(r, mem)
 	}
+	ports, err := optional(gpu.link("Ports"))
+	if err != nil {
+		return err
+	}
+	for _, uri := range ports.links("Members") {
+		if !strings.Contains(uri[strings.LastIndexByte(uri, '/')+1:], "PCIe") {
+			continue
+		}
+		port, err := optional(uri)
+		if err != nil {
+			return err
+		}
+		r, err := optional(port.link("Metrics"))
+		if err != nil {
+			return err
+		}
+		m.lanes(r)
+	}
 	return nil
+}
+
+// lanes takes the errors by lane of a PCIe port's metrics. A list with something else than counts in it says nothing.
+func (m *GPUMetrics) lanes(port *resource) {
+	list, _ := port.at("Oem", "Nvidia", "RXErrorsPerLane").([]any)
+	lanes := make([]float64, 0, len(list))
+	for _, x := range list {
+		v, ok := x.(float64)
+		if !ok || v < 0 {
+			return
+		}
+		lanes = append(lanes, v)
+	}
+	if len(lanes) > 0 {
+		m.PCIeLanes = lanes
+	}
 }
 
 // memory adds what one memory of the device says. The metrics are null on a device whose BMC has not asked it yet.

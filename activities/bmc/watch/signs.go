@@ -3,6 +3,7 @@ package watch
 import (
 	"fmt"
 	"regexp"
+	"slices"
 	"strings"
 	"time"
 
@@ -339,8 +340,30 @@ func (m *Memory) counters(s Snapshot, add func(Sign)) {
 				add(Sign{Slot: g.Slot, Serial: g.Serial, Kind: f.kind, Severity: schema.SeverityCritical, Text: f.text, Key: fmt.Sprintf("%s/%s/%s/%d", f.kind, g.Slot, g.Serial, s.At.Unix())})
 			}
 		}
+		if lane, errors, typical, bad := worstLane(g.PCIeLanes); bad {
+			if _, _, _, told := worstLane(was.PCIeLanes); !sameDevice || !told {
+				add(Sign{Slot: g.Slot, Serial: g.Serial, Kind: "pcie-lane", Severity: schema.SeverityWarning, Key: fmt.Sprintf("pcie-lane/%s/%s/%d/%d", g.Slot, g.Serial, lane, s.At.Unix()),
+					Text: fmt.Sprintf("lane %d of the PCIe port of %s has received %.0f errors, its other lanes %.0f in the middle", lane, g.Slot, errors, typical)})
+			}
+		}
 		m.GPUs[g.Slot] = compared(keep(was, g, sameDevice))
 	}
+}
+
+// A lane is worse than its port's others from so many errors on, and so many times those of the lane in the middle.
+const (
+	laneErrors = 100
+	laneTimes  = 10
+)
+
+// worstLane is the lane with the most errors, from 0, and whether it is worse than the others.
+func worstLane(lanes []float64) (lane int, errors, typical float64, bad bool) {
+	if len(lanes) < 2 {
+		return 0, 0, 0, false
+	}
+	sorted := slices.Sorted(slices.Values(lanes))
+	typical, errors = sorted[len(sorted)/2], sorted[len(sorted)-1]
+	return slices.Index(lanes, errors), errors, typical, errors >= laneErrors && errors > laneTimes*typical
 }
 
 // starting reports a baseboard whose own BMC doesn't come up, once. Until then it is unknown what is behind it.
@@ -363,7 +386,7 @@ func (m *Memory) starting(s Snapshot, settle time.Duration, add func(Sign)) {
 // compared is the part of an accelerator's metrics that the next round is compared with.
 func compared(g bmc.GPUMetrics) bmc.GPUMetrics {
 	return bmc.GPUMetrics{GPU: bmc.GPU{Slot: g.Slot, Serial: g.Serial}, UncorrectableECC: g.UncorrectableECC, CacheUncorrectableECC: g.CacheUncorrectableECC,
-		RemapUncorrectable: g.RemapUncorrectable, PCIeFatal: g.PCIeFatal, RemapFailed: g.RemapFailed, RemapPending: g.RemapPending, SRAMThreshold: g.SRAMThreshold}
+		RemapUncorrectable: g.RemapUncorrectable, PCIeFatal: g.PCIeFatal, RemapFailed: g.RemapFailed, RemapPending: g.RemapPending, SRAMThreshold: g.SRAMThreshold, PCIeLanes: g.PCIeLanes}
 }
 
 // keep carries a known value over a round in which it was unknown, so that a gap hides no rise.
@@ -383,6 +406,9 @@ func keep(was, now bmc.GPUMetrics, sameDevice bool) bmc.GPUMetrics {
 		if *p.now == nil {
 			*p.now = *p.was
 		}
+	}
+	if now.PCIeLanes == nil {
+		now.PCIeLanes = was.PCIeLanes
 	}
 	now.Serial = orKnown(now.Serial, was.Serial)
 	return now

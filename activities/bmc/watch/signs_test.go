@@ -103,6 +103,14 @@ func TestWhatIsNewsAndWhatIsNot(t *testing.T) {
 			{Snapshot{Vitals: on, Entries: xid(1, true, "[00] XID 62 badf")}, ""}, {Snapshot{Vitals: on, Entries: xid(2, false, "type '[00] XID 79 GPU'")}, "xid 79 GPU_SXM_1 "},
 			{Snapshot{Vitals: on, Entries: xid(3, false, "SXID 0 dNVSWITCH SMBPBI server is online")}, ""},
 		},
+		"one lane that is worse than its port's others is told once, though no total shows it": {
+			{Snapshot{Vitals: on, GPUs: []bmc.GPUMetrics{{GPU: good, PCIeLanes: []float64{0, 1, 2, 2, 0, 0, 0, 0, 16, 1, 0, 0, 4, 395, 10, 9}}}}, "pcie-lane warning SXM1 A"},
+			{Snapshot{Vitals: on, GPUs: []bmc.GPUMetrics{{GPU: good, PCIeLanes: []float64{0, 1, 2, 2, 0, 0, 0, 0, 16, 1, 0, 0, 4, 396, 10, 9}}}}, ""},
+			{Snapshot{Vitals: on, GPUs: []bmc.GPUMetrics{{GPU: good}}}, ""}, {Snapshot{Vitals: on, GPUs: []bmc.GPUMetrics{{GPU: good, PCIeLanes: []float64{0, 400, 1, 1}}}}, ""},
+		},
+		"lanes that are alike are none the worse": {
+			{Snapshot{Vitals: on, GPUs: []bmc.GPUMetrics{{GPU: good, PCIeLanes: []float64{900, 1000, 800, 950}}}}, ""}, {Snapshot{Vitals: on, GPUs: []bmc.GPUMetrics{{GPU: good, PCIeLanes: []float64{0, 99, 0, 0}}}}, ""},
+		},
 		"a failed remap is evidence at first sight, once": {
 			{Snapshot{Vitals: on, GPUs: []bmc.GPUMetrics{{GPU: good, RemapFailed: b(true)}}}, "remap-failed SXM1 A"}, {Snapshot{Vitals: on, GPUs: []bmc.GPUMetrics{{GPU: good, RemapFailed: b(true)}}}, ""},
 		},

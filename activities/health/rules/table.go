@@ -88,6 +88,9 @@ var Table = slices.Concat(xidRules(), []Rule{
 	{Name: "pcie-narrow", Kind: "pcie-narrow", Action: schema.ActionCordon, Cure: schema.CureTechnician, Mode: Enforce,
 		Why: "the PCIe link runs below what it can while the device works: seat it anew", Source: "DCGM: link width; idle links lower their speed, so only working ones count"},
 
+	{Name: "pcie-lane", Kind: "pcie-lane", Action: schema.ActionObserve, Mode: Enforce,
+		Why: "one lane of a PCIe port has far more errors than its others: the totals don't show it yet", Source: "proposed; seen on a GB300: 395 errors on one lane, all totals 0"},
+
 	{Name: "ib", Kind: "ib", Severity: schema.SeverityWarning, Action: schema.ActionCordon, Cure: schema.CureTechnician, Mode: Enforce,
 		Why: "an InfiniBand port has errors that a good one does not have", Source: "IBTA by way of NVSentinel: link downed, local integrity, buffer overrun; symbol errors over 120 an hour"},
 	{Name: "nic-health", Kind: "nic", Severity: schema.SeverityCritical, Action: schema.ActionReset, Cure: schema.CureReboot, Mode: Enforce,
