@@ -122,24 +122,37 @@ func (s *sender) expired(now time.Time) outcome {
 	return s.transmit(now)
 }
 
-// receive takes one packet, from the port's client or another.
+// atOnce is how many packets of one transfer are taken before others have their turn: where the client is quick, its answer
+// is there when the send returns.
+const atOnce = 8
+
+// receive takes what packets have come, from the port's client or another.
 func (s *sender) receive(now time.Time, in []byte) outcome {
-	n, from, err := syscall.Recvfrom(s.fd, in, 0)
-	if err != nil || from == nil {
-		return outcome{} // none is there, or an ICMP error of an earlier one; the deadline decides
+	for range atOnce {
+		n, from, err := syscall.Recvfrom(s.fd, in, 0)
+		if err != nil || from == nil {
+			break // none is there, or an ICMP error of an earlier one; the deadline decides
+		}
+		if o := s.packet(now, in[:n], from); o.result != "" {
+			return o
+		}
 	}
+	return outcome{}
+}
+
+func (s *sender) packet(now time.Time, in []byte, from syscall.Sockaddr) outcome {
 	if !s.isFrom(from) {
 		_ = syscall.Sendto(s.fd, errorPacket(errUnknownID, "unknown transfer"), 0, from)
 		return outcome{}
 	}
-	if n < 4 {
+	if len(in) < 4 {
 		return outcome{}
 	}
 	switch binary.BigEndian.Uint16(in) {
 	case opACK:
 		return s.ack(now, binary.BigEndian.Uint16(in[2:]))
 	case opERROR:
-		text, _, _ := bytes.Cut(in[4:n], []byte{0})
+		text, _, _ := bytes.Cut(in[4:], []byte{0})
 		o := outcome{Aborted, fmt.Sprintf("error %d %s", binary.BigEndian.Uint16(in[2:]), printable(string(text)))}
 		if s.base == 0 {
 			o.result = Probe // nothing was sent yet: it only wanted to know the size, or its options were not met
