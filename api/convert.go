@@ -56,7 +56,7 @@ func fromNewServer(n contract.NewServer) store.NewServer {
 // toJob shows a job to id. The environment often holds secrets: it is the tenant's and the operator's only.
 func toJob(j schema.Job, id auth.Identity) contract.Job {
 	out := contract.Job{Id: j.ID, Tenant: j.Tenant, Project: j.Project, Name: j.Name, Kind: j.Kind, Restarts: j.Restarts, Spec: j.Spec, Model: j.Model, Nodes: j.Nodes, PerNode: j.PerNode, Accelerators: j.Accelerators(), Priority: j.Priority,
-		Preemptible: j.Preemptible, Same: j.Same, SameRequired: j.SameRequired, Region: j.Region, Command: []string{}, Env: map[string]string{}, WorkDir: j.WorkDir, TimeLimitMs: j.TimeLimit,
+		Preemptible: j.Preemptible, Same: j.Same, SameRequired: j.SameRequired, Region: j.Region, Command: []string{}, Env: map[string]string{}, WorkDir: j.WorkDir, Mounts: j.Mounts, TimeLimitMs: j.TimeLimit,
 		MaxQueueMs: j.MaxQueue, GraceMs: j.Grace, NotBefore: j.NotBefore, Held: j.Held, HeldBy: j.HeldBy, DependsOn: some(j.DependsOn), Array: j.Array, ArrayLimit: j.ArrayLimit, ArrayIndex: j.ArrayIndex, RequeueLimit: j.RequeueLimit, State: j.State, Attempt: j.Attempt, Requeues: j.Requeues,
 		Cause: j.Cause, ExitCode: j.ExitCode, SubmittedBy: j.SubmittedBy, SubmittedAt: j.SubmittedAt, StartedAt: j.StartedAt, EndedAt: j.EndedAt, Version: j.Version}
 	if j.Image != "" {

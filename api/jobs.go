@@ -117,7 +117,7 @@ func ms(n int64) time.Duration { return time.Duration(n) * time.Millisecond }
 
 func fromNewJob(n contract.NewJob) store.NewJob {
 	return store.NewJob{Tenant: n.Tenant, Project: n.Project, Name: n.Name, Kind: n.Kind, Spec: n.Spec, Nodes: *n.Nodes, Priority: n.Priority, Preemptible: n.Preemptible, Same: n.Same, SameRequired: n.SameRequired,
-		Region: n.Region, Command: n.Command, Env: n.Env, WorkDir: n.WorkDir, Image: n.Image, Network: n.Network, TimeLimit: ms(n.TimeLimitMs), MaxQueue: ms(n.MaxQueueMs), Grace: ms(n.GraceMs), NotBefore: n.NotBefore, Held: n.Held, RequeueLimit: n.RequeueLimit,
+		Region: n.Region, Command: n.Command, Env: n.Env, WorkDir: n.WorkDir, Image: n.Image, Network: n.Network, Mounts: n.Mounts, TimeLimit: ms(n.TimeLimitMs), MaxQueue: ms(n.MaxQueueMs), Grace: ms(n.GraceMs), NotBefore: n.NotBefore, Held: n.Held, RequeueLimit: n.RequeueLimit,
 		DependsOn: n.DependsOn, Array: n.Array, ArrayLimit: n.ArrayLimit}
 }
 

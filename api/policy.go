@@ -63,6 +63,28 @@ func (s *Server) DeleteSpec(c *gin.Context, name contract.TheSpec) {
 	s.gone(c, s.c.Store.DeleteSpec(c.Request.Context(), me(c).Name, name))
 }
 
+// ListVolumes lists by name; a tenant's caller sees what its jobs may mount.
+func (s *Server) ListVolumes(c *gin.Context) {
+	list, err := s.c.Store.Volumes(c.Request.Context(), me(c).Tenant)
+	s.done(c, http.StatusOK, contract.VolumeList{Items: some(list)}, err)
+}
+
+// CreateVolume lets jobs mount it.
+func (s *Server) CreateVolume(c *gin.Context) {
+	var in contract.NewVolume
+	if err := decode(c, &in, false); err != nil {
+		s.fail(c, err)
+		return
+	}
+	v, err := s.c.Store.CreateVolume(c.Request.Context(), me(c).Name, store.NewVolume{Name: in.Name, Path: in.Path, Claim: in.Claim, Tenant: in.Tenant, Writable: in.Writable, User: in.UserId})
+	s.done(c, http.StatusCreated, v, err)
+}
+
+// DeleteVolume removes one that no live job mounts.
+func (s *Server) DeleteVolume(c *gin.Context, name contract.TheVolume) {
+	s.gone(c, s.c.Store.DeleteVolume(c.Request.Context(), me(c).Name, name))
+}
+
 // gone answers for what was removed.
 func (s *Server) gone(c *gin.Context, err error) {
 	if err != nil {

@@ -23,6 +23,7 @@ type Cluster struct {
 	DownSince Instant     `json:"down_since"` // it does not answer since; 0 = it does
 	UpSince   Instant     `json:"up_since"`   // it answers again since; what waited for it is given its time anew
 	Why       string      `json:"why"`        // what was tried and failed, while it is down
+	Can       Ability     `json:"-"`          // what its jobs can have beside what is usual for its kind
 }
 
 // ClusterRun is an attempt as a cluster knows it. Native is the cluster's own name for it, which it may give out again

@@ -76,6 +76,7 @@ const (
 	EventJobDevices    EventKind = "job.devices"    // data: attempt; the backend bound other devices, and the record follows
 
 	EventClusterState EventKind = "cluster.state" // data: down, why
+	EventClusterCan   EventKind = "cluster.can"   // data: can, in words: what its jobs can have beside what is usual for its kind
 	EventClusterDrift EventKind = "cluster.drift" // data: drift (see ClusterDrift), text
 
 	EventWebhook EventKind = "webhook.state" // data: name, act (made, removed, tested, enabled, disabled), why
@@ -95,7 +96,7 @@ var EventKinds = []EventKind{
 	EventTaskEnded, EventJobSubmitted, EventJobAllocated, EventJobRunning, EventJobStop, EventJobAttemptEnded,
 	EventJobReleased, EventJobState, EventJobReason, EventJobRestarted, EventJobHeld, EventJobUnheld, EventJobLimit,
 	EventArrayLimit, EventUsageAdjusted, EventUsageAlarm, EventUsageClosed, EventBudgetWarning, EventJobIdle, EventJobCheckpoint,
-	EventJobUnattended, EventJobDevices, EventClusterState, EventClusterDrift, EventPolicyChanged, EventBoot,
+	EventJobUnattended, EventJobDevices, EventClusterState, EventClusterCan, EventClusterDrift, EventPolicyChanged, EventBoot,
 	EventAudit, EventWebhook, EventServerDifference, EventServerPause,
 	EventServerRetire, EventServerDrive,
 }

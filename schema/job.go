@@ -57,9 +57,11 @@ type Job struct {
 	WorkDir       string       `json:"work_dir,omitempty"`
 	Image         string       `json:"image,omitempty"`   // container image that the command runs in; empty = none of its own
 	Network       string       `json:"network,omitempty"` // none, or empty for the server's
-	TimeLimit     int64        `json:"time_limit_ms"`     // ms from running to timeout; 0 = none
-	MaxQueue      int64        `json:"max_queue_ms"`      // ms from submit to expired; 0 = none
-	Grace         int64        `json:"grace_ms"`          // ms between the stop signal and the kill
+	Mounts        []Mount      `gorm:"serializer:json" json:"mounts,omitempty"`
+	Needs         Ability      `json:"-"`             // what its servers must not lack
+	TimeLimit     int64        `json:"time_limit_ms"` // ms from running to timeout; 0 = none
+	MaxQueue      int64        `json:"max_queue_ms"`  // ms from submit to expired; 0 = none
+	Grace         int64        `json:"grace_ms"`      // ms between the stop signal and the kill
 	NotBefore     Instant      `json:"not_before"`
 	Held          bool         `json:"held"`
 	HeldBy        string       `json:"held_by,omitempty"`

@@ -142,9 +142,6 @@ type Difference struct {
 // ItemAccelerators is the difference in accelerators that the agent tells, which reads the devices themselves.
 const ItemAccelerators = "accelerators"
 
-// Serves reports whether services can run on it: what Slurm runs is to come to an end.
-func (s Server) Serves() bool { return s.Backend != string(ClusterSlurm) }
-
 // OneTenant reports whether jobs of several tenants must not meet on it: its agent, which runs them, does not keep them apart.
 func (s Server) OneTenant() bool { return s.Backend == "node" && s.Shared != "" }
 

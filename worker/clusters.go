@@ -20,11 +20,16 @@ func (p *Process) clusters(ctx context.Context) error {
 	for _, c := range p.Config.Clusters {
 		w := sdkworker.New(p.Client, workflows.ClusterQueue(c.Name), sdkworker.Options{DisableWorkflowWorker: true, MaxConcurrentActivityTaskPollers: 1, WorkerStopTimeout: stopWithin})
 		log := p.log.With("part", "cluster")
-		w.RegisterActivity(&cluster.Activities{Store: p.Store, Kind: schema.ClusterKind(c.Kind), Holder: identity(), Log: log,
+		s := slurm.Config{Owner: c.Owner, URL: c.URL, Version: c.APIVersion, TokenFile: c.TokenFile, KeyFile: c.JWTKeyFile, User: c.User, BinDir: c.BinDir, Conf: c.Conf,
+			Partition: c.Partition, Account: c.Account, LogDir: c.LogDir, ContainerFlag: c.ContainerFlag, Log: log}
+		var can schema.Ability
+		if c.Kind == config.Slurm {
+			can = s.Can()
+		}
+		w.RegisterActivity(&cluster.Activities{Store: p.Store, Kind: schema.ClusterKind(c.Kind), Can: can, Holder: identity(), Log: log,
 			Open: func(context.Context) (cluster.Backend, error) {
 				if c.Kind == config.Slurm {
-					return slurm.Open(slurm.Config{Owner: c.Owner, URL: c.URL, Version: c.APIVersion, TokenFile: c.TokenFile, KeyFile: c.JWTKeyFile, User: c.User, BinDir: c.BinDir, Conf: c.Conf,
-						Partition: c.Partition, Account: c.Account, LogDir: c.LogDir, ContainerFlag: c.ContainerFlag, Log: log})
+					return slurm.Open(s)
 				}
 				return kube.Open(kube.Config{Owner: c.Owner, Kubeconfig: c.Kubeconfig, Context: c.Context, Namespace: c.Namespace, Image: c.Image})
 			}})

@@ -295,7 +295,7 @@ func (l *live) setJobs(ctx context.Context, ids []string) error {
 
 func server(n store.Node) engine.Server {
 	v := n.Server
-	s := engine.Server{ID: v.ID, Region: v.Region, Site: v.Site, Rack: v.Rack, NVLinkDomain: v.NVLinkDomain, Cluster: v.Cluster, BatchOnly: !v.Serves(), CPU: int64(v.CPUs), MemoryBytes: v.MemoryBytes, Schedulable: true}
+	s := engine.Server{ID: v.ID, Region: v.Region, Site: v.Site, Rack: v.Rack, NVLinkDomain: v.NVLinkDomain, Cluster: v.Cluster, Lacks: n.Lacks, CPU: int64(v.CPUs), MemoryBytes: v.MemoryBytes, Schedulable: true}
 	if v.Phase != schema.PhaseAvailable {
 		s.Schedulable, s.WhyNot = false, string(v.Phase)
 	}
@@ -324,6 +324,7 @@ func waiting(j schema.Job, ended map[string]schema.JobState) engine.Job {
 	e := engine.Job{ID: j.ID, Tenant: j.Tenant, Project: j.Project, Spec: j.Spec, Nodes: j.Nodes, Priority: j.AskedPriority, Seq: j.Seq, Submitted: j.SubmittedAt.Time(), Attempt: j.Attempt + 1,
 		Preemptible: j.Preemptible, TimeLimit: j.Limit(), Grace: time.Duration(j.Grace) * time.Millisecond, NotBefore: j.NotBefore.Time(), MaxQueue: time.Duration(j.MaxQueue) * time.Millisecond, Same: engine.Level(j.Same), SameRequired: j.SameRequired, Region: j.Region}
 	e.Array, e.ArrayLimit, e.Service = array(j), j.ArrayLimit, j.Kind == schema.JobService
+	e.Needs = j.Needs
 	if e.Service && j.Attempt > 0 {
 		e.NotBeforeWhy, e.MaxQueue = "retry", 0 // it was submitted long ago, and is to be kept
 	}

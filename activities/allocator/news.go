@@ -34,6 +34,7 @@ var heard = map[schema.EventKind]func(*live, context.Context, *news, schema.Even
 	schema.EventAcceleratorSeen:   (*live).hearServer,
 	schema.EventAcceleratorHealth: (*live).hearServer,
 	schema.EventAcceleratorGone:   (*live).hearServer,
+	schema.EventClusterCan:        (*live).hearCluster,
 	schema.EventPolicyChanged:     (*live).hearPolicy,
 	schema.EventJobSubmitted:      (*live).hearJob,
 	schema.EventJobHeld:           (*live).hearJob,
@@ -58,6 +59,15 @@ func (l *live) hearBreaker(ctx context.Context, n *news, e schema.Event) (bool, 
 	held, err := l.db.HeldBy(ctx, e.Subject)
 	for _, id := range held {
 		n.servers[id] = true
+	}
+	return true, err
+}
+
+// hearCluster reads again what jobs on a cluster's servers can have.
+func (l *live) hearCluster(ctx context.Context, n *news, e schema.Event) (bool, error) {
+	servers, err := l.db.ClusterServers(ctx, e.Subject)
+	for _, v := range servers {
+		n.servers[v.Server.ID] = true
 	}
 	return true, err
 }

@@ -18,6 +18,7 @@ type Activities struct {
 	Store  *store.Store
 	Kind   schema.ClusterKind
 	Open   func(ctx context.Context) (Backend, error) // reaches the cluster; it need not answer yet
+	Can    schema.Ability                             // what its jobs can have beside what is usual for its kind
 	Timing Timing
 	Holder string // who takes the cluster: host and process
 	Log    *slog.Logger
@@ -52,7 +53,7 @@ func (a *Activities) Connect(ctx context.Context, cluster string) error {
 
 // Run is Connect outside Temporal.
 func (a *Activities) Run(ctx context.Context, cluster string) error {
-	epoch, err := a.Store.TakeCluster(ctx, cluster, a.Kind, a.Holder)
+	epoch, err := a.Store.TakeCluster(ctx, cluster, a.Kind, a.Can, a.Holder)
 	if err != nil {
 		return fmt.Errorf("taking cluster %s: %w", cluster, err)
 	}

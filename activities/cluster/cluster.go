@@ -66,8 +66,10 @@ type Run struct {
 	Command               []string
 	Env                   map[string]string
 	WorkDir               string
-	Image                 string        // that its command runs in; empty = none of its own
-	Network               string        // none, or empty for its node's
+	Image                 string // that its command runs in; empty = none of its own
+	Network               string // none, or empty for its node's
+	Mounts                []Mount
+	User                  int           // whom it runs as, by user and group id, where the cluster can; 0 = as the cluster does
 	Limit, Grace          time.Duration // 0 = no limit
 	Parts                 []Part        // in order of rank
 	Accelerators          int           // a node
@@ -75,6 +77,15 @@ type Run struct {
 	MemoryBytes           int64         // a node; 0 = the cluster's default
 	Vendor                schema.Vendor // of its accelerators
 	Model                 string        // of its accelerators
+}
+
+// Mount is a folder that a run sees at Target.
+type Mount struct {
+	Claim    string // PersistentVolumeClaim; empty = none
+	Volume   string // folder of the node; empty = none
+	Folder   string // of the claim or the volume's folder; empty = all of it
+	Target   string
+	ReadOnly bool
 }
 
 // Part is one node's part of a run.

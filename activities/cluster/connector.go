@@ -449,13 +449,21 @@ func runOf(w store.ClusterWork) Run {
 	r := Run{Key: Key{w.Job, w.Attempt}, Tenant: j.Tenant, Project: j.Project, Name: j.Name, Service: j.Kind == schema.JobService, WorkDir: j.WorkDir, Image: j.Image, Network: j.Network, Limit: j.Limit(), Grace: time.Duration(j.Grace) * time.Millisecond,
 		Accelerators: j.PerNode, CPUs: w.Spec.CPUs, MemoryBytes: w.Spec.MemoryBytes, Vendor: vendorOf(j.Model), Model: j.Model}
 	for _, p := range w.Parts {
-		r.Command, r.Env = p.Run.Command, p.Run.Env
+		r.Command, r.Env, r.User, r.Mounts = p.Run.Command, p.Run.Env, p.Run.User, mounts(p.Run.Mounts)
 		r.Parts = append(r.Parts, Part{Node: p.Node, Env: map[string]string{
 			"GPUPOOL_JOB": w.Job, "GPUPOOL_ATTEMPT": strconv.Itoa(w.Attempt), "GPUPOOL_RANK": strconv.Itoa(p.Run.Rank),
 			"GPUPOOL_NODES": strconv.Itoa(max(p.Run.Nodes, 1)), "GPUPOOL_PEERS": strings.Join(p.Run.Peers, ","),
 		}})
 	}
 	return r
+}
+
+func mounts(asked []agentproto.Mount) []Mount {
+	var out []Mount
+	for _, m := range asked {
+		out = append(out, Mount{Claim: m.Claim, Volume: m.Volume, Folder: m.Folder, Target: m.Target, ReadOnly: m.ReadOnly})
+	}
+	return out
 }
 
 // vendorOf is the maker of a model: its name begins with it.

@@ -35,7 +35,7 @@ func (b *nodeBackend) Leave(_ context.Context, node string) error {
 func TestAServerThatRetiresIsDrainedLeavesOnceIdleAndIsNotBroughtBack(t *testing.T) {
 	db := storetest.Open(t)
 	v := storetest.Available(t, db, 1, "nvidia-h100-80gb", 8)
-	epoch, err := db.TakeCluster(t.Context(), "alps", schema.ClusterSlurm, "test")
+	epoch, err := db.TakeCluster(t.Context(), "alps", schema.ClusterSlurm, 0, "test")
 	if err != nil {
 		t.Fatal(err)
 	}

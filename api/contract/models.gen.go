@@ -681,6 +681,7 @@ type Job struct {
 	Kind       JobKind `json:"kind"`
 	MaxQueueMs int64   `json:"max_queue_ms"`
 	Model      string  `json:"model"`
+	Mounts     []Mount `json:"mounts,omitempty"`
 	Name       string  `json:"name"`
 
 	// Network Absent = the server's
@@ -810,6 +811,9 @@ type ModelOverview struct {
 
 // Moment RFC 3339 in UTC; null = not yet, or never
 type Moment = schema.Instant
+
+// Mount defines model for Mount.
+type Mount = schema.Mount
 
 // Name A name that people choose
 type Name = string
@@ -971,8 +975,11 @@ type NewJob struct {
 	Kind schema.JobKind `json:"kind,omitempty"`
 
 	// MaxQueueMs From submit to expired; 0 or absent = none
-	MaxQueueMs int64  `json:"max_queue_ms,omitempty"`
-	Name       string `json:"name,omitempty"`
+	MaxQueueMs int64 `json:"max_queue_ms,omitempty"`
+
+	// Mounts Volumes, or folders of them, that the command sees
+	Mounts []Mount `json:"mounts,omitempty"`
+	Name   string  `json:"name,omitempty"`
 
 	// Network The server's network, or none but a loopback of its own; absent = host
 	Network string `json:"network,omitempty"`
@@ -1198,6 +1205,27 @@ type NewToken struct {
 
 	// Tenant Required for tenant roles; narrows a viewer
 	Tenant Name `json:"tenant,omitempty"`
+}
+
+// NewVolume defines model for NewVolume.
+type NewVolume struct {
+	// Claim PersistentVolumeClaim in the namespace of a Kubernetes cluster's jobs, which they see in the place of the folder; absent = none
+	Claim string `json:"claim,omitempty"`
+
+	// Name A name that people choose
+	Name Name `json:"name"`
+
+	// Path Folder of the servers, the same on all of them; absent = none
+	Path string `json:"path,omitempty"`
+
+	// Tenant Whose jobs may mount it; absent = everybody's
+	Tenant Name `json:"tenant,omitempty"`
+
+	// UserId Whom jobs with it run as, by user and group id; 0 or absent = each as its own user
+	UserId int64 `json:"user_id,omitempty"`
+
+	// Writable A job may ask to write to it; needs user_id
+	Writable bool `json:"writable,omitempty"`
 }
 
 // NewWebhook defines model for NewWebhook.
@@ -1745,6 +1773,14 @@ type UsageRow struct {
 	WaitedMs *int64 `json:"waited_ms,omitempty"`
 }
 
+// Volume defines model for Volume.
+type Volume = schema.Volume
+
+// VolumeList defines model for VolumeList.
+type VolumeList struct {
+	Items []Volume `json:"items"`
+}
+
 // Waits defines model for Waits.
 type Waits = usage.Waits
 
@@ -1840,6 +1876,9 @@ type TheSpec = string
 
 // TheTenant defines model for TheTenant.
 type TheTenant = string
+
+// TheVolume defines model for TheVolume.
+type TheVolume = string
 
 // TheWebhook defines model for TheWebhook.
 type TheWebhook = string
@@ -2442,6 +2481,9 @@ type CreateTokenJSONRequestBody = NewToken
 
 // AdjustUsageJSONRequestBody defines body for AdjustUsage for application/json ContentType.
 type AdjustUsageJSONRequestBody = NewAdjustment
+
+// CreateVolumeJSONRequestBody defines body for CreateVolume for application/json ContentType.
+type CreateVolumeJSONRequestBody = NewVolume
 
 // CreateWebhookJSONRequestBody defines body for CreateWebhook for application/json ContentType.
 type CreateWebhookJSONRequestBody = NewWebhook

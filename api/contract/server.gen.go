@@ -415,6 +415,15 @@ type ServerInterface interface {
 	// GetTrace The pool's own history as a trace for gpupool simulate
 	// (GET /v1/usage/trace)
 	GetTrace(c *gin.Context, params GetTraceParams)
+	// ListVolumes List volumes; a tenant's caller sees those that its jobs may mount
+	// (GET /v1/volumes)
+	ListVolumes(c *gin.Context)
+	// CreateVolume Let jobs mount a folder of the servers, or a claim of a Kubernetes cluster
+	// (POST /v1/volumes)
+	CreateVolume(c *gin.Context)
+	// DeleteVolume Remove a volume that no live job mounts
+	// (DELETE /v1/volumes/{volume})
+	DeleteVolume(c *gin.Context, volume TheVolume)
 	// ListWebhooks Webhooks, without their secrets
 	// (GET /v1/webhooks)
 	ListWebhooks(c *gin.Context)
@@ -4324,6 +4333,57 @@ func (siw *ServerInterfaceWrapper) GetTrace(c *gin.Context) {
 	siw.Handler.GetTrace(c, params)
 }
 
+// ListVolumes operation middleware
+func (siw *ServerInterfaceWrapper) ListVolumes(c *gin.Context) {
+
+	for _, middleware := range siw.HandlerMiddlewares {
+		middleware(c)
+		if c.IsAborted() {
+			return
+		}
+	}
+
+	siw.Handler.ListVolumes(c)
+}
+
+// CreateVolume operation middleware
+func (siw *ServerInterfaceWrapper) CreateVolume(c *gin.Context) {
+
+	for _, middleware := range siw.HandlerMiddlewares {
+		middleware(c)
+		if c.IsAborted() {
+			return
+		}
+	}
+
+	siw.Handler.CreateVolume(c)
+}
+
+// DeleteVolume operation middleware
+func (siw *ServerInterfaceWrapper) DeleteVolume(c *gin.Context) {
+
+	var err error
+	_ = err
+
+	// ------------- Path parameter "volume" -------------
+	var volume TheVolume
+
+	err = runtime.BindStyledParameterWithOptions("simple", "volume", c.Param("volume"), &volume, runtime.BindStyledParameterOptions{ParamLocation: runtime.ParamLocationPath, Explode: false, Required: true, Type: "string", Format: "", ValueIsUnescaped: true})
+	if err != nil {
+		siw.ErrorHandler(c, fmt.Errorf("Invalid format for parameter volume: %w", err), http.StatusBadRequest)
+		return
+	}
+
+	for _, middleware := range siw.HandlerMiddlewares {
+		middleware(c)
+		if c.IsAborted() {
+			return
+		}
+	}
+
+	siw.Handler.DeleteVolume(c, volume)
+}
+
 // ListWebhooks operation middleware
 func (siw *ServerInterfaceWrapper) ListWebhooks(c *gin.Context) {
 
@@ -4738,6 +4798,9 @@ func RegisterHandlersWithOptions(router gin.IRouter, si ServerInterface, options
 	router.DELETE(options.BaseURL+"/v1/builds/:build", wrapper.DeleteBuild)
 	router.GET(options.BaseURL+"/v1/builds/:build", wrapper.GetBuild)
 	router.PUT(options.BaseURL+"/v1/builds/:build", wrapper.SetBuild)
+	router.GET(options.BaseURL+"/v1/volumes", wrapper.ListVolumes)
+	router.POST(options.BaseURL+"/v1/volumes", wrapper.CreateVolume)
+	router.DELETE(options.BaseURL+"/v1/volumes/:volume", wrapper.DeleteVolume)
 	router.GET(options.BaseURL+"/v1/tenants", wrapper.ListTenants)
 	router.POST(options.BaseURL+"/v1/tenants", wrapper.CreateTenant)
 	router.GET(options.BaseURL+"/v1/tenants/:tenant", wrapper.GetTenant)

@@ -125,7 +125,7 @@ type Run struct {
 	// Limits of this node's part, of the spec; 0 = none. A server that can't keep jobs apart can't hold them.
 	CPUs        int   `json:"cpus,omitempty"`
 	MemoryBytes int64 `json:"memory_bytes,omitempty"`
-	// User is the project's own user id, which owns its files on shared storage; 0 = one that is this job's alone.
+	// User owns the files of the job's volumes; 0 = one that is this job's alone.
 	User   int      `json:"user,omitempty"`
 	Mounts []Mount  `json:"mounts,omitempty"` // folders of the server that the job asked for
 	Allow  []string `json:"allow,omitempty"`  // folders that mounts may be of, or lie in: the operator's list
@@ -136,9 +136,13 @@ type Run struct {
 
 // Mount is a folder of the server that a job sees at Target.
 type Mount struct {
-	Source   string `json:"source"`
+	Source   string `json:"source"` // empty = it is a claim, which only a cluster can show
 	Target   string `json:"target"`
 	ReadOnly bool   `json:"read_only,omitempty"`
+	// What a cluster shows: Folder of the claim, or of the volume's own folder on the server.
+	Claim  string `json:"claim,omitempty"`
+	Volume string `json:"volume,omitempty"`
+	Folder string `json:"folder,omitempty"`
 }
 
 // BurnIn is the payload of a burn-in task.

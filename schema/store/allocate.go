@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"maps"
 	"slices"
+	"strings"
 
 	"gpupool/schema"
 )
@@ -142,7 +143,8 @@ type world struct {
 	jobs map[string]schema.Job
 	over map[string][]schema.Window // server -> the windows over it
 	stop []schema.Stop
-	mine map[string]string // server that is one tenant's at a time -> whose it is now; "" = nobody's yet
+	can  map[string]schema.Ability // what clusters are set up for
+	mine map[string]string         // server that is one tenant's at a time -> whose it is now; "" = nobody's yet
 
 	begun   []begun // what the starts have come to, written together: a statement for each would cost more than all else
 	reasons map[Dispatching]string
@@ -166,6 +168,10 @@ func (tx *Tx) freeWorld(starts []Start, mixed bool) (world, error) {
 		}
 	}
 	ids := slices.Collect(maps.Keys(servers))
+	var err error
+	if w.can, err = clustersCan(tx.db); err != nil {
+		return w, err
+	}
 	// Held to the end of the transaction: who cordons, drains or repairs one of them waits, or was first and is seen.
 	if err := each(tx.db.Raw("SELECT id, name, phase, backend, cluster, shared FROM servers WHERE ? ORDER BY id"+tx.forUpdate(), among{"id", ids}), func(scan func(...any) error) error {
 		var v schema.Server
@@ -283,8 +289,8 @@ func (tx *Tx) start(epoch int64, st Start, w *world) (refused string, err error)
 		if a, b := w.runs[st.Places[0].Server].Cluster, w.runs[p.Server].Cluster; a != b {
 			return fmt.Sprintf("servers of two clusters, %q and %q", a, b), nil
 		}
-		if j.Kind == schema.JobService && !w.runs[p.Server].Serves() {
-			return fmt.Sprintf("server %s is of a Slurm cluster, whose jobs end", w.runs[p.Server].Name), nil
+		if lack := j.Needs & w.runs[p.Server].Lacks(w.can[w.runs[p.Server].Cluster]); lack != 0 {
+			return fmt.Sprintf("server %s does not have %s", w.runs[p.Server].Name, strings.Join(lack.Words(), ", ")), nil
 		}
 		if whose := w.mine[p.Server]; whose != "" && whose != j.Tenant {
 			return fmt.Sprintf("another tenant's jobs run on server %s, which does not keep jobs apart: %s", w.runs[p.Server].Name, w.runs[p.Server].Shared), nil

@@ -175,6 +175,9 @@ func (s *Store) DispatchAttempt(ctx context.Context, job string, attempt int) er
 			return err
 		}
 		run.CPUs, run.MemoryBytes = spec.CPUs, spec.MemoryBytes
+		if err := tx.mount(&run, j); err != nil {
+			return err
+		}
 		if err := json.Unmarshal([]byte(j.Command), &run.Command); err != nil {
 			return fmt.Errorf("job %s: its command: %w", job, err)
 		}

@@ -32,10 +32,17 @@ func (d Dispatching) reason(now schema.Instant) string {
 }
 
 // TakeCluster makes holder the cluster's connector: what is written under an earlier epoch is refused from now on.
-func (s *Store) TakeCluster(ctx context.Context, name string, kind schema.ClusterKind, holder string) (epoch int64, err error) {
+func (s *Store) TakeCluster(ctx context.Context, name string, kind schema.ClusterKind, can schema.Ability, holder string) (epoch int64, err error) {
 	err = s.Write(ctx, func(tx *Tx) error {
-		return tx.db.Raw(`INSERT INTO clusters (name, kind, epoch, holder, taken_at) VALUES (?, ?, 1, ?, ?)
-			ON CONFLICT (name) DO UPDATE SET kind = excluded.kind, epoch = clusters.epoch + 1, holder = excluded.holder, taken_at = excluded.taken_at RETURNING epoch`, name, kind, holder, tx.now).Scan(&epoch).Error
+		before, err := clustersCan(tx.db)
+		if err != nil {
+			return err
+		}
+		if before[name] != can {
+			tx.Emit(schema.Event{Kind: schema.EventClusterCan, Subject: name, By: "cluster/" + name}, map[string]any{"can": can.Words()})
+		}
+		return tx.db.Raw(`INSERT INTO clusters (name, kind, can, epoch, holder, taken_at) VALUES (?, ?, ?, 1, ?, ?)
+			ON CONFLICT (name) DO UPDATE SET kind = excluded.kind, can = excluded.can, epoch = clusters.epoch + 1, holder = excluded.holder, taken_at = excluded.taken_at RETURNING epoch`, name, kind, can, holder, tx.now).Scan(&epoch).Error
 	})
 	return epoch, err
 }

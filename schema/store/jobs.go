@@ -28,6 +28,7 @@ type NewJob struct {
 	WorkDir                     string
 	Image                       string // container image that the command runs in
 	Network                     string // "", host, none
+	Mounts                      []schema.Mount
 	TimeLimit, MaxQueue, Grace  time.Duration
 	NotBefore                   schema.Instant
 	Held                        bool
@@ -91,6 +92,12 @@ func (n *NewJob) check() error {
 	}
 	if n.Image != "" && !imageName.MatchString(n.Image) {
 		return schema.Invalid("image", n.Image, "an image's reference, such as pytorch:2.9 or images.example.net/team/train@sha256:...")
+	}
+	if n.WorkDir != "" && !schema.CleanPath(n.WorkDir) && n.WorkDir != "/" {
+		return schema.Invalid("work_dir", n.WorkDir, "an absolute path without . and .., such as /data/run7")
+	}
+	if err := checkMounts(n.Mounts); err != nil {
+		return err
 	}
 	switch n.Network {
 	case "", "none":
@@ -259,6 +266,11 @@ func (tx *Tx) newJob(by string, in NewJob) (job schema.Job, err error) {
 			return job, err
 		}
 	}
+	volumes, err := tx.mountsOf(in.Tenant, in.Mounts)
+	if err != nil {
+		return job, err
+	}
+	needs := schema.Needs(in.Kind, in.Image, in.Network, in.Mounts, volumes)
 	if in.ArrayLimit, err = tx.arrayLimit(in); err != nil {
 		return job, err
 	}
@@ -268,7 +280,7 @@ func (tx *Tx) newJob(by string, in NewJob) (job schema.Job, err error) {
 	}
 	reason, _ := json.Marshal(schema.ReasonDoc{Code: schema.ReasonNotEvaluated, Class: "in progress", Since: tx.now, EvaluatedAt: tx.now, ClearsWhen: "the allocator's next cycle has seen the job"})
 	job = schema.Job{Tenant: in.Tenant, Project: in.Project, Name: in.Name, Kind: in.Kind, Spec: spec.Name, Model: spec.Model, Nodes: in.Nodes, PerNode: spec.Accelerators,
-		Priority: min(in.Priority, most), AskedPriority: in.Priority, Preemptible: in.Preemptible, Same: in.Same, SameRequired: in.SameRequired, Region: region, Command: string(command), Env: string(env), WorkDir: in.WorkDir, Image: in.Image, Network: in.Network,
+		Priority: min(in.Priority, most), AskedPriority: in.Priority, Preemptible: in.Preemptible, Same: in.Same, SameRequired: in.SameRequired, Region: region, Command: string(command), Env: string(env), WorkDir: in.WorkDir, Image: in.Image, Network: in.Network, Mounts: in.Mounts, Needs: needs,
 		TimeLimit: limit.Milliseconds(), MaxQueue: in.MaxQueue.Milliseconds(), Grace: in.Grace.Milliseconds(), NotBefore: in.NotBefore, Held: in.Held, HeldBy: heldBy, RequeueLimit: *in.RequeueLimit,
 		DependsOn: in.DependsOn, Array: in.Array, ArrayLimit: in.ArrayLimit,
 		State: schema.JobQueued, Reason: string(reason), SubmittedBy: by, SubmittedAt: tx.now}

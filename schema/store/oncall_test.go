@@ -51,7 +51,7 @@ func TestOnCallCountsWhatWakesAnOperator(t *testing.T) {
 		now = now.Add(time.Minute)
 	}
 	must(s.SawBMC(ctx, schema.BMCSighting{Server: v.ID, Power: "unknown", Trouble: schema.BMCCredential, Text: "it refuses us"}))
-	epoch, err := s.TakeCluster(ctx, "slurm", schema.ClusterSlurm, "c")
+	epoch, err := s.TakeCluster(ctx, "slurm", schema.ClusterSlurm, 0, "c")
 	must(err)
 	must(s.Connector("slurm", epoch).Seen(ctx, true, "refused"))
 	_, err = s.CreateWebhook(ctx, "ann", store.NewWebhook{Name: "pager", URL: "https://x.test/", Events: []string{"server.*"}, Secret: "s"}, ring)

@@ -17,6 +17,7 @@ import (
 // Node is a server as the allocator sees it.
 type Node struct {
 	Server       schema.Server
+	Lacks        schema.Ability // what jobs on it can't have
 	Cordons      []schema.Cordon
 	Accelerators []schema.Accelerator
 	Held         []schema.HeldFault // what an open breaker keeps from being acted on
@@ -42,10 +43,14 @@ func (s *Store) Nodes(ctx context.Context, ids []string) ([]Node, error) {
 		if err := db.Where("lifted_at = 0").Where(among{"server", part}).Order("at").Find(&cordons).Error; err != nil {
 			return nil, err
 		}
+		can, err := clustersCan(db)
+		if err != nil {
+			return nil, err
+		}
 		at := make(map[string]int, len(servers))
 		for _, v := range servers {
 			at[v.ID] = len(out)
-			out = append(out, Node{Server: v})
+			out = append(out, Node{Server: v, Lacks: v.Lacks(can[v.Cluster])})
 		}
 		for _, c := range cordons {
 			n := &out[at[c.Server]]
@@ -75,6 +80,20 @@ func (s *Store) Nodes(ctx context.Context, ids []string) ([]Node, error) {
 	return out, nil
 }
 
+// clustersCan is what each cluster is set up for beside what is usual for its kind.
+func clustersCan(db *gorm.DB) (map[string]schema.Ability, error) {
+	out := map[string]schema.Ability{}
+	return out, each(db.Raw("SELECT name, can FROM clusters WHERE can <> 0"), func(scan func(...any) error) error {
+		var name string
+		var can schema.Ability
+		if err := scan(&name, &can); err != nil {
+			return err
+		}
+		out[name] = can
+		return nil
+	})
+}
+
 // QueuedJobs are those of ids that are queued in a region, by submit order, with what decides about them; see scanJobs.
 func (s *Store) QueuedJobs(ctx context.Context, region string, ids []string) (out []schema.Job, err error) {
 	// Asked for by nothing but their ids: told more, PostgreSQL reads the region's whole queue where it believes that to be short.
@@ -97,11 +116,11 @@ func (s *Store) QueuedAfter(ctx context.Context, region string, seq int64, limit
 // and cause; and how they went.
 func scanJobs(db *gorm.DB, f func(schema.Job), where string, args ...any) error {
 	return each(db.Raw(`SELECT id, seq, tenant, project, kind, spec, model, nodes, per_node, priority, asked_priority, preemptible, same, same_required, region, time_limit, max_queue, grace, not_before,
-		held, held_by, coalesce(depends_on, ''), array_name, array_limit, state, attempt, submitted_at FROM jobs WHERE `+where, args...), func(scan func(...any) error) error {
+		held, held_by, coalesce(depends_on, ''), array_name, array_limit, needs, state, attempt, submitted_at FROM jobs WHERE `+where, args...), func(scan func(...any) error) error {
 		var j schema.Job
 		var after string
 		if err := scan(&j.ID, &j.Seq, &j.Tenant, &j.Project, &j.Kind, &j.Spec, &j.Model, &j.Nodes, &j.PerNode, &j.Priority, &j.AskedPriority, &j.Preemptible, &j.Same, &j.SameRequired, &j.Region, &j.TimeLimit, &j.MaxQueue, &j.Grace, &j.NotBefore,
-			&j.Held, &j.HeldBy, &after, &j.Array, &j.ArrayLimit, &j.State, &j.Attempt, &j.SubmittedAt); err != nil {
+			&j.Held, &j.HeldBy, &after, &j.Array, &j.ArrayLimit, &j.Needs, &j.State, &j.Attempt, &j.SubmittedAt); err != nil {
 			return err
 		}
 		if after != "" {

@@ -236,7 +236,7 @@ func indexOf(j schema.Job) int {
 // addReplicas submits n more jobs like one of the service.
 func (tx *Tx) addReplicas(by string, a Array, like schema.Job, n int, taken map[int]bool) error {
 	in := NewJob{Tenant: like.Tenant, Project: like.Project, Name: strings.TrimSuffix(like.Name, fmt.Sprintf("-%d", indexOf(like))), Kind: like.Kind, Spec: like.Spec, Nodes: like.Nodes, Priority: like.AskedPriority, Preemptible: like.Preemptible,
-		Same: like.Same, SameRequired: like.SameRequired, Region: like.Region, WorkDir: like.WorkDir, Image: like.Image, Network: like.Network, TimeLimit: like.Limit(), MaxQueue: time.Duration(like.MaxQueue) * time.Millisecond,
+		Same: like.Same, SameRequired: like.SameRequired, Region: like.Region, WorkDir: like.WorkDir, Image: like.Image, Network: like.Network, Mounts: like.Mounts, TimeLimit: like.Limit(), MaxQueue: time.Duration(like.MaxQueue) * time.Millisecond,
 		Grace: time.Duration(like.Grace) * time.Millisecond, Array: like.Array}
 	if err := json.Unmarshal([]byte(like.Command), &in.Command); err != nil {
 		return fmt.Errorf("job %s: its command: %w", like.ID, err)

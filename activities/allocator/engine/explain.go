@@ -374,6 +374,10 @@ func (s *State) neverDetail(sh *shape) (Detail, []Blocker, string) {
 		if len(most.able) > 0 {
 			return d, []Blocker{}, fmt.Sprintf("the job asks for a smaller spec, or the limit of its tenant or project is raised to %s", some(sh.milli()))
 		}
+		if sh.needs != 0 {
+			d["needs"] = sh.needs.Words()
+			return d, []Blocker{}, fmt.Sprintf("the job asks for a smaller spec or other servers, or does without %s: not all backends have that", strings.Join(sh.needs.Words(), ", "))
+		}
 		return d, []Blocker{}, "the job asks for a smaller spec or other servers"
 	}
 	clears := fmt.Sprintf("the job asks for at most %d nodes", nodes)

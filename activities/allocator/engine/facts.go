@@ -1,17 +1,21 @@
 package engine
 
-import "time"
+import (
+	"time"
+
+	"gpupool/schema"
+)
 
 // Server is a bare-metal server and its accelerators, as last known. An upsert replaces it whole.
 type Server struct {
 	ID           string
 	Region       string
 	Site         string
-	Rack         string // unique within the region; "" = in no rack
-	NVLinkDomain string // servers that share one NVLink domain (GB200 NVL72: the rack); "" = the server alone
-	Cluster      string // the backend cluster that runs jobs on it; "" = the pool's own agent
-	BatchOnly    bool   // what runs on it must come to an end: no services
-	CPU          int64  // cores (any unit, if specs use the same one)
+	Rack         string         // unique within the region; "" = in no rack
+	NVLinkDomain string         // servers that share one NVLink domain (GB200 NVL72: the rack); "" = the server alone
+	Cluster      string         // the backend cluster that runs jobs on it; "" = the pool's own agent
+	Lacks        schema.Ability // what jobs on it can't have
+	CPU          int64          // cores (any unit, if specs use the same one)
 	MemoryBytes  int64
 	OneTenant    bool   // its jobs are not kept apart: while one tenant's run there, no other's start
 	Schedulable  bool   // available and without cordons
@@ -129,6 +133,8 @@ type Job struct {
 	Region  string
 
 	Service bool // it does not come to an end by itself
+	// Needs is what its servers must not lack.
+	Needs schema.Ability
 
 	Held      *Hold
 	DependsOn []Dependency

@@ -4,6 +4,8 @@ import (
 	"maps"
 	"slices"
 	"time"
+
+	"gpupool/schema"
 )
 
 // verdict is what a cycle found about a shape: the code of its first job and the numbers it rests on.
@@ -235,7 +237,7 @@ type requestKey struct {
 	required              bool
 	servers               string
 	cluster, site, region string
-	service               bool
+	needs                 schema.Ability
 }
 
 // miss is that a job of a priority and account, with so much time or more, did not fit.
@@ -248,7 +250,7 @@ type miss struct {
 
 // request is the shape's, counted.
 func (s *State) request(sh *shape) *request {
-	key := requestKey{sh.spec.Name, sh.nodes, sh.same, sh.required, sh.servers, sh.cluster, sh.site, sh.region, sh.service}
+	key := requestKey{sh.spec.Name, sh.nodes, sh.same, sh.required, sh.servers, sh.cluster, sh.site, sh.region, sh.needs}
 	r := s.requests[key]
 	switch {
 	case r == nil:

@@ -36,7 +36,7 @@ func (s *State) askFor(j *job) ask {
 
 // anywhere says that the job is tied to no place.
 func (a *ask) anywhere() bool {
-	return !a.service && a.cluster == "" && a.site == "" && a.region == "" && len(a.only) == 0
+	return a.needs == 0 && a.cluster == "" && a.site == "" && a.region == "" && len(a.only) == 0
 }
 
 // within says that the nodes must be in one domain.
@@ -44,7 +44,7 @@ func (a *ask) within() bool { return a.required && a.same != AnyLevel && a.nodes
 
 // allows says whether a job of the shape may use the server at all, busy or not.
 func (a *ask) allows(srv *server) bool {
-	if a.service && srv.BatchOnly || a.cluster != "" && srv.Cluster != a.cluster || a.site != "" && srv.Site != a.site ||
+	if a.needs&srv.Lacks != 0 || a.cluster != "" && srv.Cluster != a.cluster || a.site != "" && srv.Site != a.site ||
 		a.region != "" && srv.Region != a.region {
 		return false
 	}
@@ -57,11 +57,11 @@ func (a *ask) allows(srv *server) bool {
 
 // whereAllows is allows for all servers of one place.
 func (s *State) whereAllows(a *ask, where int) bool {
-	if !a.service && a.cluster == "" && a.site == "" && a.region == "" {
+	if a.needs == 0 && a.cluster == "" && a.site == "" && a.region == "" {
 		return true
 	}
 	key := s.wheres.keys[where]
-	return !(a.service && key.batchOnly) && (a.cluster == "" || key.cluster == a.cluster) && (a.site == "" || key.site == a.site) &&
+	return a.needs&key.lacks == 0 && (a.cluster == "" || key.cluster == a.cluster) && (a.site == "" || key.site == a.site) &&
 		(a.region == "" || key.region == a.region)
 }
 

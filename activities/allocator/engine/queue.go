@@ -6,6 +6,8 @@ import (
 	"slices"
 	"strings"
 	"time"
+
+	"gpupool/schema"
 )
 
 // job is a Job that waits. What every walk through the queue reads of a job lies together, at its beginning.
@@ -49,7 +51,7 @@ type shapeKey struct {
 	required              bool
 	servers               string
 	cluster, site, region string
-	service               bool
+	needs                 schema.Ability
 	kept                  bool // it ran before, and keeps what it held of its limits; see State.keep
 	limit                 int  // power of two of the time limit, so that shapes stay few
 	array                 string
@@ -277,7 +279,7 @@ func (s *State) keyOf(j *Job) shapeKey {
 		kept: j.Service && j.Attempt > 1 && j.Held == nil && p != nil && p.Model != "" && len(p.OtherModels) == 0,
 		spec: j.Spec, tenant: j.Tenant, project: j.Project, nodes: j.Nodes, priority: j.Priority,
 		preemptible: j.Preemptible, same: j.Same, required: j.SameRequired, servers: strings.Join(j.Servers, "\n"),
-		cluster: j.Cluster, site: j.Site, region: j.Region, service: j.Service, limit: bits.Len64(uint64(max(limit, 0))), array: j.Array,
+		cluster: j.Cluster, site: j.Site, region: j.Region, needs: j.Needs, limit: bits.Len64(uint64(max(limit, 0))), array: j.Array,
 	}
 }
 
@@ -502,7 +504,7 @@ func compareShapes(a, b *shape) int {
 		cmp.Compare(x.spec, y.spec), cmp.Compare(x.nodes, y.nodes), cmp.Compare(x.limit, y.limit),
 		cmp.Compare(x.array, y.array), cmp.Compare(x.same, y.same), cmp.Compare(x.servers, y.servers),
 		cmp.Compare(x.cluster, y.cluster), cmp.Compare(x.site, y.site), cmp.Compare(x.region, y.region),
-		cmp.Compare(oneIf(x.service), oneIf(y.service)), cmp.Compare(oneIf(x.kept), oneIf(y.kept)),
+		cmp.Compare(x.needs, y.needs), cmp.Compare(oneIf(x.kept), oneIf(y.kept)),
 	)
 }
 

@@ -13,6 +13,7 @@ import (
 	"github.com/cockroachdb/datadriven"
 
 	"gpupool/activities/allocator/engine"
+	"gpupool/schema"
 )
 
 // epoch is when every scenario begins.
@@ -122,7 +123,7 @@ func (sc *script) run(t *testing.T, d *datadriven.TestData) string {
 			s := engine.Server{
 				ID: id, Region: cmp.Or(a["region"], "eu"), Site: a["site"], Rack: a["rack"], NVLinkDomain: a["nvlink"], Cluster: a["cluster"],
 				CPU: int64(a.num("cpu", 128)), MemoryBytes: int64(a.num("mem", 1024)), Schedulable: a["down"] == "", WhyNot: a["down"],
-				OneTenant: a["one-tenant"] != "", BatchOnly: a["batch-only"] != "",
+				OneTenant: a["one-tenant"] != "", Lacks: lacks[a["lacks"]],
 			}
 			model := a["model"]
 			if model == "" {
@@ -316,8 +317,9 @@ func (sc *script) job(id string, a args, change bool) engine.Job {
 	if _, ok := a["preemptible"]; ok {
 		j.Preemptible = true
 	}
+	j.Needs = lacks[a["needs"]]
 	if _, ok := a["service"]; ok {
-		j.Service = true
+		j.Service, j.Needs = true, schema.CanServe
 	}
 	if v, ok := a["same"]; ok {
 		level, must := strings.CutSuffix(v, "!")
@@ -502,3 +504,6 @@ func sortedKeys[V any](m map[string]V) []string {
 	slices.Sort(keys)
 	return keys
 }
+
+// lacks are the words by which scenarios name what servers lack and jobs need.
+var lacks = map[string]schema.Ability{"services": schema.CanServe, "images": schema.CanImage, "folders": schema.CanFolder, "images,folders": schema.CanImage | schema.CanFolder}

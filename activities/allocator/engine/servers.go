@@ -5,6 +5,8 @@ import (
 	"slices"
 	"strings"
 	"time"
+
+	"gpupool/schema"
 )
 
 // server is a Server with what is used of it. It outlives its removal while allocations hold it.
@@ -25,7 +27,7 @@ type server struct {
 
 type whereKey struct {
 	region, site, cluster string
-	batchOnly             bool
+	lacks                 schema.Ability
 }
 
 // accel is one device, known by its id wherever it is.
@@ -171,7 +173,7 @@ func (s *State) SetServer(in Server) {
 	s.version++
 	s.unplug(srv)
 	srv.Server, srv.present = in, true
-	srv.where = s.wheres.id(whereKey{in.Region, in.Site, in.Cluster, in.BatchOnly})
+	srv.where = s.wheres.id(whereKey{in.Region, in.Site, in.Cluster, in.Lacks})
 	byModel := map[string]*bay{}
 	for _, a := range in.Accelerators {
 		dev := s.accel(a.ID)
@@ -204,7 +206,7 @@ func (s *State) SetServer(in Server) {
 // sameShape says that nothing but health, CPU and memory differ.
 func (srv *server) sameShape(in Server) bool {
 	return srv.Region == in.Region && srv.Site == in.Site && srv.Rack == in.Rack &&
-		srv.NVLinkDomain == in.NVLinkDomain && srv.Cluster == in.Cluster && srv.BatchOnly == in.BatchOnly &&
+		srv.NVLinkDomain == in.NVLinkDomain && srv.Cluster == in.Cluster && srv.Lacks == in.Lacks &&
 		slices.EqualFunc(srv.Accelerators, in.Accelerators, func(a, b Accelerator) bool {
 			return a.ID == b.ID && a.Model == b.Model && a.Index == b.Index
 		})

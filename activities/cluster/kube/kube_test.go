@@ -69,6 +69,54 @@ func TestJobsOnARealKubernetes(t *testing.T) {
 			return err == nil && len(jobs.Items) == 0
 		})
 	})
+	t.Run("a job is given its volumes, as the user whose they are, and begins in its folder", func(t *testing.T) {
+		for _, v := range []store.NewVolume{{Name: "sets", Path: "/mnt/sets"}, {Name: "models", Path: "/mnt/models", Claim: "models", Writable: true, User: 20001}} {
+			if _, err := p.DB.CreateVolume(t.Context(), "test", v); err != nil {
+				t.Fatal(err)
+			}
+		}
+		j := p.Submit("x1", 1, "sleep 30", func(n *store.NewJob) {
+			n.WorkDir = "/models/run7"
+			n.Mounts = []schema.Mount{{Volume: "sets", Path: "a/b", Target: "/data"}, {Volume: "models", Target: "/models", Write: true}, {Volume: "sets", Target: "/all"}}
+		})
+		var pod core.PodSpec
+		p.Await("it has a pod", func() bool {
+			pods, err := c.API.CoreV1().Pods("gpupool").List(t.Context(), meta.ListOptions{})
+			if err != nil {
+				return false
+			}
+			i := slices.IndexFunc(pods.Items, func(o core.Pod) bool {
+				return strings.HasPrefix(o.Name, kube.RunName(cluster.Key{Job: j.ID, Attempt: 1}))
+			})
+			if i >= 0 {
+				pod = pods.Items[i].Spec
+			}
+			return i >= 0
+		})
+		if id := pod.SecurityContext.RunAsUser; id == nil || *id != 20001 || pod.Containers[0].WorkingDir != "/models/run7" {
+			t.Errorf("it runs as user %v in %q", id, pod.Containers[0].WorkingDir)
+		}
+		shows := map[string]string{}
+		for _, v := range pod.Volumes {
+			switch {
+			case v.HostPath != nil:
+				shows[v.Name] = v.HostPath.Path
+			case v.PersistentVolumeClaim != nil:
+				shows[v.Name] = "claim " + v.PersistentVolumeClaim.ClaimName
+			}
+		}
+		var got []string
+		for _, m := range pod.Containers[0].VolumeMounts {
+			got = append(got, fmt.Sprintf("%s/%s at %s read-only %t", shows[m.Name], m.SubPath, m.MountPath, m.ReadOnly))
+		}
+		if want := []string{"/mnt/sets/a/b at /data read-only true", "claim models/ at /models read-only false", "/mnt/sets/ at /all read-only true"}; !slices.Equal(got, want) {
+			t.Errorf("it sees %q, not %q", got, want)
+		}
+		if err := p.DB.RequestStop(t.Context(), j.ID, 0, schema.AttemptCancelled, "test", "seen enough"); err != nil {
+			t.Fatal(err)
+		}
+		p.AwaitState(j.ID, schema.JobCancelled)
+	})
 	t.Run("a gang runs once on each of its nodes", func(t *testing.T) {
 		j := p.Submit("xall", 2, `echo "$GPUPOOL_RANK $GPUPOOL_PEERS"`, nil)
 		j = p.AwaitState(j.ID, schema.JobCompleted)

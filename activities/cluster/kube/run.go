@@ -75,8 +75,40 @@ func (k *Kube) pod(r cluster.Run, rank int) core.PodTemplateSpec {
 		Tolerations:                  []core.Toleration{{Key: Taint, Operator: core.TolerationOpEqual, Value: k.cfg.Owner, Effect: core.TaintEffectNoSchedule}},
 		AutomountServiceAccountToken: new(bool),
 	}
+	mount(&pod, r)
 	head := k.object(r, rank)
 	return core.PodTemplateSpec{ObjectMeta: meta.ObjectMeta{Labels: head.Labels, Annotations: head.Annotations}, Spec: pod}
+}
+
+// mount gives a pod what it is to see. A claim stands before a folder of the node. Below the volume the kubelet goes through no
+// link that leads out of it (subPath). A folder that is not there is not made.
+func mount(pod *core.PodSpec, r cluster.Run) {
+	names := map[string]string{}
+	for _, m := range r.Mounts {
+		key := "claim " + m.Claim
+		if m.Claim == "" {
+			key = "folder " + m.Volume
+		}
+		name, seen := names[key]
+		if !seen {
+			name = "volume-" + strconv.Itoa(len(names))
+			names[key] = name
+			v := core.Volume{Name: name}
+			if m.Claim != "" {
+				v.PersistentVolumeClaim = &core.PersistentVolumeClaimVolumeSource{ClaimName: m.Claim}
+			} else {
+				there := core.HostPathDirectory
+				v.HostPath = &core.HostPathVolumeSource{Path: m.Volume, Type: &there}
+			}
+			pod.Volumes = append(pod.Volumes, v)
+		}
+		pod.Containers[0].VolumeMounts = append(pod.Containers[0].VolumeMounts, core.VolumeMount{Name: name, MountPath: m.Target, SubPath: m.Folder, ReadOnly: m.ReadOnly})
+	}
+	if r.User != 0 {
+		id, no := int64(r.User), false
+		pod.SecurityContext = &core.PodSecurityContext{RunAsUser: &id, RunAsGroup: &id}
+		pod.Containers[0].SecurityContext = &core.SecurityContext{AllowPrivilegeEscalation: &no} // a file of root's in the image makes no root
+	}
 }
 
 // job is one node's part of a run. It is never tried again by Kubernetes: an attempt is the pool's.

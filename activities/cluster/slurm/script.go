@@ -4,6 +4,7 @@ import (
 	"cmp"
 	"fmt"
 	"maps"
+	"path"
 	"slices"
 	"strconv"
 	"strings"
@@ -58,17 +59,24 @@ func (s *Slurm) describe(r cluster.Run) description {
 // process tree by scancel --full, and where srun started it the process group of each node.
 func (s *Slurm) script(r cluster.Run) string {
 	var part strings.Builder
+	part.WriteString(exports(r.Env)) // what the pool says of the job is not the job's to say
 	part.WriteString("case $SLURMD_NODENAME in\n")
 	for _, p := range r.Parts {
 		part.WriteString(quote(p.Node) + ")\n" + exports(p.Env) + ";;\n")
 	}
 	part.WriteString("*) echo \"gpupool: $SLURMD_NODENAME is no node of this job\" >&2; exit 125;;\nesac\n")
-	part.WriteString(exports(r.Env))
 	if s.cfg.LogDir != "" {
 		log := quote(strings.TrimSuffix(s.logFile(r.Key, ""), ".log"))
 		part.WriteString("part=" + log + "\"$GPUPOOL_RANK\"\n" + once + "exec >>\"$part.log\" 2>&1 </dev/null\n")
 	}
+	if r.Image == "" {
+		part.WriteString(inside(r.Mounts) + only(r.Mounts))
+	}
+	// The folder is entered again by the command's own mounts: the one that we stand in is not of them.
 	part.WriteString("cd " + quote(cmp.Or(r.WorkDir, "/tmp")) + " || exit 125\nexec")
+	if r.Image == "" && slices.ContainsFunc(r.Mounts, func(m cluster.Mount) bool { return m.ReadOnly }) {
+		part.WriteString(` "$@" sh -c 'cd "$1" && shift && exec "$@"' sh "$PWD"`)
+	}
 	for _, a := range r.Command {
 		part.WriteString(" " + quote(a))
 	}
@@ -122,11 +130,57 @@ func (s *Slurm) container(r cluster.Run) string {
 		return ""
 	}
 	options := " " + quote(s.cfg.ContainerFlag+"="+r.Image)
-	if s.cfg.LogDir != "" && s.cfg.ContainerFlag == pyxis {
-		options += " " + quote("--container-mounts="+s.cfg.LogDir+":"+s.cfg.LogDir)
+	var mounts []string
+	if s.cfg.LogDir != "" {
+		mounts = append(mounts, s.cfg.LogDir+":"+s.cfg.LogDir)
+	}
+	for _, m := range r.Mounts {
+		one := source(m) + ":" + m.Target
+		if m.ReadOnly {
+			one += ":ro"
+		}
+		mounts = append(mounts, one)
+	}
+	if len(mounts) > 0 && s.cfg.ContainerFlag == pyxis {
+		options += " " + quote("--container-mounts="+strings.Join(mounts, ","))
 	}
 	return options
 }
+
+// source is the folder of the node that a mount shows.
+func source(m cluster.Mount) string { return path.Join(m.Volume, m.Folder) }
+
+// inside ends a script where a mount's folder is not there or a link leads out of its volume, on the node that it runs on.
+func inside(mounts []cluster.Mount) string {
+	var b strings.Builder
+	for _, m := range mounts {
+		fmt.Fprintf(&b, "lies=$(realpath -e -- %[1]s) && [ -d \"$lies\" ] && of=$(realpath -e -- %[2]s) && case $lies/ in \"$of\"/*) ;; *) false;; esac || { echo gpupool: folder %[1]s is not in volume %[2]s >&2; exit 125; }\n", quote(source(m)), quote(m.Volume))
+	}
+	return b.String()
+}
+
+// only shows those folders read-only to the command that follows, in mounts of its own. Who is not root does that as the root of a
+// user namespace, and goes on as itself in another: from there nobody makes them writable again.
+func only(mounts []cluster.Mount) string {
+	var folders []string
+	for _, m := range mounts {
+		if m.ReadOnly {
+			folders = append(folders, quote(source(m)))
+		}
+	}
+	if folders == nil {
+		return ""
+	}
+	return "readonly=(" + strings.Join(folders, " ") + ")\n" + readOnly
+}
+
+const readOnly = `show='n=$1; shift; while [ $n -gt 0 ]; do mount --rbind -- "$1" "$1" && { mount -o remount,bind,ro,nosuid,nodev -- "$1" || mount -o remount,bind,ro,nosuid,nodev,noexec -- "$1"; } || exit 125; shift; n=$((n-1)); done; exec "$@"'
+if [ $(id -u) = 0 ]; then
+	set -- unshare --mount -- sh -c "$show" sh ${#readonly[@]} "${readonly[@]}"
+else
+	set -- unshare --user --map-root-user --mount -- sh -c "$show" sh ${#readonly[@]} "${readonly[@]}" unshare --user --map-user=$(id -u) --map-group=$(id -g) --
+fi
+`
 
 // pyxis is the option of NVIDIA's plugin for containers in Slurm.
 const pyxis = "--container-image"

@@ -43,6 +43,14 @@ type Config struct {
 	Log           *slog.Logger
 }
 
+// Can is what jobs can have on this cluster beside what is usual on Slurm.
+func (c Config) Can() schema.Ability {
+	if c.ContainerFlag != "" {
+		return schema.CanImage
+	}
+	return 0
+}
+
 // Slurm is a cluster.Backend.
 type Slurm struct {
 	cfg  Config
@@ -312,6 +320,16 @@ func (s *Slurm) Submit(ctx context.Context, r cluster.Run) error {
 		return schema.Invalid("network", r.Network, "left out on Slurm: its jobs have their node's network")
 	case r.Image != "" && s.cfg.ContainerFlag == "":
 		return schema.Invalid("image", r.Image, "left out on this cluster: it is not set up with a container runtime (clusters.container_flag)")
+	}
+	for _, m := range r.Mounts {
+		switch {
+		case m.Volume == "":
+			return schema.Invalid("mounts", m.Claim, "volumes that are folders of the servers: Slurm knows no claims")
+		case r.Image != "" && s.cfg.ContainerFlag != pyxis:
+			return schema.Invalid("mounts", m.Target, "left out beside an image on this cluster: only with "+pyxis+" can it be told of mounts (clusters.container_flag)")
+		case r.Image == "" && source(m) != m.Target:
+			return schema.Invalid("mounts", m.Target, source(m)+": on Slurm a job without an image sees a folder where it lies")
+		}
 	}
 	d := s.describe(r)
 	if s.rest != nil {

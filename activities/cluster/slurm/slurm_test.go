@@ -2,10 +2,13 @@ package slurm_test
 
 import (
 	"context"
+	"errors"
 	"net/http"
 	"net/http/httptest"
 	"net/http/httputil"
 	"net/url"
+	"os"
+	"path/filepath"
 	"slices"
 	"strings"
 	"sync/atomic"
@@ -47,6 +50,51 @@ func TestJobsOnARealSlurm(t *testing.T) {
 }
 
 func cases(t *testing.T, p *clustertest.Pool, c *slurmtest.Cluster, cfg slurm.Config) {
+	t.Run("a job sees its volumes, read-only unless it asks, and begins in its folder", func(t *testing.T) {
+		dir, err := os.MkdirTemp("/srv", "gpupool-volume-") // no volume is seen in /tmp
+		if err != nil {
+			t.Skip(err)
+		}
+		defer os.RemoveAll(dir)
+		for path, text := range map[string]string{"set/f": "hello", "out/": "", "elsewhere/secret": "no"} {
+			if err := errors.Join(os.MkdirAll(filepath.Join(dir, filepath.Dir(path+".")), 0o777), os.Chmod(filepath.Join(dir, filepath.Dir(path+".")), 0o777)); err != nil {
+				t.Fatal(err)
+			}
+			if text != "" {
+				if err := os.WriteFile(filepath.Join(dir, path), []byte(text), 0o644); err != nil {
+					t.Fatal(err)
+				}
+			}
+		}
+		if err := errors.Join(os.Chmod(dir, 0o755), os.Symlink("../elsewhere", filepath.Join(dir, "set/away"))); err != nil {
+			t.Fatal(err)
+		}
+		set, out := filepath.Join(dir, "set"), filepath.Join(dir, "out")
+		for _, v := range []store.NewVolume{{Name: "set", Path: set}, {Name: "out", Path: out, Writable: true, User: 20001}} {
+			if _, err := p.DB.CreateVolume(t.Context(), "test", v); err != nil {
+				t.Fatal(err)
+			}
+			defer func() {
+				if err := p.DB.DeleteVolume(t.Context(), "test", v.Name); err != nil {
+					t.Error(err)
+				}
+			}()
+		}
+		j := p.Submit("x1", 1, `pwd; cat f; echo x >g && echo written; echo y >"$OUT/g" && cat "$OUT/g"; id -u`, func(n *store.NewJob) {
+			n.WorkDir, n.Env = set, map[string]string{"OUT": out}
+			n.Mounts = []schema.Mount{{Volume: "set", Target: set}, {Volume: "out", Target: out, Write: true}}
+		})
+		p.AwaitState(j.ID, schema.JobCompleted)
+		if got := p.Output(j.ID, 0); !strings.HasPrefix(got, set+"\nhello") || strings.Contains(got, "written") || !strings.Contains(got, "ead-only file system") || !strings.Contains(got, "y\n") {
+			t.Errorf("it wrote %q", got)
+		}
+		j = p.Submit("x1", 1, "cat "+set+"/away/secret", func(n *store.NewJob) {
+			n.Mounts = []schema.Mount{{Volume: "set", Path: "away", Target: set + "/away"}}
+		})
+		if j = p.AwaitState(j.ID, schema.JobFailed); j.ExitCode == nil || *j.ExitCode != 125 || !strings.Contains(p.Output(j.ID, 0), "is not in volume") {
+			t.Errorf("a link that leads out: %v %s, output %q", j.ExitCode, j.Cause, p.Output(j.ID, 0))
+		}
+	})
 	t.Run("a job runs, its output and exit code come back", func(t *testing.T) {
 		j := p.Submit("x2", 1, `echo "$GREETING $GPUPOOL_RANK of $GPUPOOL_NODES on $CUDA_VISIBLE_DEVICES"; exit 7`, func(n *store.NewJob) { n.Env = map[string]string{"GREETING": "it's 'me'"} })
 		j = p.AwaitState(j.ID, schema.JobFailed)

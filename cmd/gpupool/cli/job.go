@@ -28,7 +28,7 @@ func (a *app) job() *cobra.Command {
 type request struct {
 	in              contract.NewJob
 	nodes, requeues int
-	env             []string
+	env, mounts     []string
 	values          map[string]string // more of the environment, as it is
 	limit, maxQueue duration
 	grace           duration
@@ -52,7 +52,8 @@ func (r *request) flags(cmd *cobra.Command) {
 	f.BoolVar(&r.in.SameRequired, "same-required", false, "wait for such a place rather than prefer it")
 	f.StringVar(&r.in.Region, "region", "", "region")
 	f.StringArrayVarP(&r.env, "env", "e", nil, "NAME=VALUE for the command; NAME alone takes the value it has here")
-	f.StringVar(&r.in.WorkDir, "workdir", "", "folder on the server to run in")
+	f.StringVar(&r.in.WorkDir, "workdir", "", "folder to run in, as the command sees it")
+	f.StringArrayVarP(&r.mounts, "mount", "m", nil, "VOLUME:TARGET or VOLUME/FOLDER:TARGET: a volume for the command to read; :rw behind it to write as well; see gpupool volume list")
 	f.StringVar(&r.in.Image, "image", "", "container image that the command runs in")
 	f.StringVar(&r.in.Network, "network", "", "host or none: the server's network, or no other than a loopback of its own")
 	f.Var(&r.limit, "time-limit", "at most this long from running to stopped, such as 2h or 3d")
@@ -76,6 +77,9 @@ func (r *request) complete(command []string) (err error) {
 		return usageError{fmt.Errorf("needs the command after --, such as: -- python train.py; or a script, or -f with a manifest")}
 	}
 	if r.in.Env, err = environment(r.env); err != nil {
+		return err
+	}
+	if r.in.Mounts, err = mounts(r.mounts); err != nil {
 		return err
 	}
 	if len(r.values) > 0 {

@@ -30,6 +30,7 @@ type manifestJob struct {
 	Command                                             []string
 	Script                                              string
 	Env                                                 map[string]string
+	Mounts                                              []string
 	WorkDir                                             string `yaml:"workdir"`
 	TimeLimit                                           string `yaml:"time_limit"`
 	MaxQueue                                            string `yaml:"max_queue"`
@@ -123,6 +124,12 @@ func (d *document) fill(m manifestJob) error {
 	r.in = contract.NewJob{Name: m.Name, Tenant: m.Tenant, Project: m.Project, Spec: m.Spec, Region: m.Region, Image: m.Image, Network: m.Network, Priority: m.Priority, Preemptible: m.Preemptible,
 		Same: m.Same, SameRequired: m.SameRequired, WorkDir: m.WorkDir, Held: m.Hold, Array: m.ArrayName, ArrayLimit: m.ArrayLimit}
 	r.nodes, r.requeues, r.key, r.values = 1, -1, m.IdempotencyKey, m.Env
+	for i, text := range m.Mounts {
+		if _, err := mounts([]string{text}); err != nil {
+			return d.place(fmt.Sprintf("mounts[%d]", i), err)
+		}
+	}
+	r.mounts = m.Mounts
 	if m.Nodes != nil {
 		r.nodes = *m.Nodes
 	}

@@ -37,7 +37,7 @@ func Commands() []*cobra.Command {
 		a.login(), a.whoami(), a.overview(),
 		a.server(), a.install(), a.bmc(), a.accelerator(), a.repair(), a.rma(), a.health(),
 		a.run(), a.job(), a.array(), a.service(),
-		a.build(), a.spec(), a.tenant(), a.project(), a.quota(), a.window(), a.queue(), a.token(), a.webhook(),
+		a.build(), a.spec(), a.volume(), a.tenant(), a.project(), a.quota(), a.window(), a.queue(), a.token(), a.webhook(),
 		a.usage(), a.report(), a.budget(), a.events(),
 		genDocs(),
 	}
