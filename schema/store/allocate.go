@@ -290,7 +290,7 @@ func (tx *Tx) start(epoch int64, st Start, w *world) (refused string, err error)
 			return fmt.Sprintf("servers of two clusters, %q and %q", a, b), nil
 		}
 		if lack := j.Needs & w.runs[p.Server].Lacks(w.can[w.runs[p.Server].Cluster]); lack != 0 {
-			return fmt.Sprintf("server %s does not have %s", w.runs[p.Server].Name, strings.Join(lack.Words(), ", ")), nil
+			return fmt.Sprintf("server %s, of backend %s, does not have %s", w.runs[p.Server].Name, w.runs[p.Server].Backend, strings.Join(lack.Words(), ", ")), nil
 		}
 		if whose := w.mine[p.Server]; whose != "" && whose != j.Tenant {
 			return fmt.Sprintf("another tenant's jobs run on server %s, which does not keep jobs apart: %s", w.runs[p.Server].Name, w.runs[p.Server].Shared), nil

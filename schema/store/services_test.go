@@ -307,7 +307,7 @@ func TestServicesThatCantBe(t *testing.T) {
 	storetest.Available(t, b.Store, 10, "amd-mi300x-192gb", 4)
 	j, _, err := b.SubmitJob(t.Context(), "test", "", "", store.NewJob{Tenant: "blue", Project: "main", Spec: "mi300", Nodes: 1, Kind: schema.JobService, Command: []string{"serve"}})
 	b.must(err)
-	if no := b.commit(b.start(j, b.place(1, 0))); len(no) != 1 || !strings.Contains(no[0].Why, "Slurm") {
+	if no := b.commit(b.start(j, b.place(1, 0))); len(no) != 1 || !strings.Contains(no[0].Why, "slurm, does not have services") {
 		t.Errorf("refusals %+v, want one that names Slurm", no)
 	}
 }
