@@ -69,15 +69,17 @@ func (f *firmware) line(text string) (accelerator.Sign, bool) {
 	}
 	if m := cperDevice.FindStringSubmatch(said); m != nil && f.pcie {
 		f.pcie = false
-		sign := accelerator.Sign{Device: Address(m[1]), Kind: "pcie", Code: "aer-correctable", Severity: f.severity, Text: text}
+		sign := accelerator.Sign{Device: Address(m[1]), Kind: "pcie", Severity: f.severity, Text: text}
 		switch f.severity {
-		case "":
-			Malformed.Add(1)
-			return accelerator.Sign{}, false
+		case schema.SeverityInfo:
+			sign.Code = "aer-correctable"
 		case schema.SeverityWarning:
 			sign.Code = "aer-nonfatal"
 		case schema.SeverityCritical:
 			sign.Code = "aer-fatal"
+		default:
+			Malformed.Add(1)
+			return accelerator.Sign{}, false
 		}
 		return sign, true
 	}
