@@ -62,6 +62,7 @@ func TestRecordHistories(t *testing.T) {
 		"repair-returned-twice":    repairTwice,
 		"repair-self-cured":        repairSelfCured,
 		"repair-suspect-reset":     repairSuspect,
+		"retire-drive-frozen":      retireFrozen,
 	}
 	for name, tell := range stories {
 		t.Run(name, func(t *testing.T) {
@@ -336,6 +337,22 @@ func onboardPaused(t *testing.T, s *story) {
 	s.until(t, "the pause", func(v schema.Server) bool { return v.Pause.HeldAt != 0 })
 	must(t, s.update(t, workflows.UpdateContinue, workflows.Continue{By: "bob"}))
 	s.until(t, "the pool", func(v schema.Server) bool { return v.Phase == schema.PhaseAvailable })
+}
+
+// retireFrozen is taken out of the pool; a drive is frozen the first time, which stops it, and is emptied at the retry.
+func retireFrozen(t *testing.T, s *story) {
+	s.inPool(t)
+	frozen, done := drive("sda", "D2", schema.DriveFailed, schema.DriveFrozen, "its security is frozen until its next power cycle"), drive("sda", "D2", schema.DriveSanitised, "", "done")
+	s.drives = []schema.DriveResult{drive("nvme0n1", "D1", schema.DriveSanitised, "", "done"), frozen}
+	_, err := s.db.BeginRetirement(t.Context(), s.server.ID, true, "too old", "ann")
+	must(t, err)
+	s.start(t, workflows.RetireServer, workflows.RetireInput{Server: s.server.ID})
+	s.until(t, "the frozen drive", func(v schema.Server) bool { return v.FailureCode == string(schema.FailSanitise) })
+	s.mu.Lock()
+	s.drives[1] = done
+	s.mu.Unlock()
+	must(t, s.update(t, workflows.UpdateRetry, workflows.Retry{By: "ann"}))
+	s.until(t, "the end", func(v schema.Server) bool { return v.Phase == schema.PhaseRetired })
 }
 
 func repairTwice(t *testing.T, s *story) {

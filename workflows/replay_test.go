@@ -65,6 +65,7 @@ func TestHistoriesReplayFromWhereverAWorkerDied(t *testing.T) {
 				r := worker.NewWorkflowReplayer()
 				r.RegisterWorkflow(workflows.OnboardServer)
 				r.RegisterWorkflow(workflows.RepairServer)
+				r.RegisterWorkflow(workflows.RetireServer)
 				r.RegisterWorkflow(workflows.RunJob)
 				r.RegisterWorkflow(workflows.Meter)
 				if err := r.ReplayWorkflowHistory(nil, &historypb.History{Events: whole.Events[:i+1]}); err != nil {
