@@ -87,6 +87,9 @@ func (o *onboarding) listenPause(ctx workflow.Context) error {
 		ctx = once(ctx)
 		before := o.pause
 		o.pause = &schema.Pause{Before: v.Before, By: v.By, Reason: v.Reason} // from now on, so that no step begins meanwhile
+		if err := workflow.Await(ctx, func() bool { return o.plan.Server != "" }); err != nil { // it may come before the attempt has begun
+			return err
+		}
 		if err := workflow.ExecuteLocalActivity(ctx, record.PauseOnboarding, install.PauseInput{Server: o.plan.Server, Attempt: o.plan.Attempt, Pause: *o.pause}).Get(ctx, nil); err != nil {
 			o.pause = before
 			return refuse(err)
