@@ -43,7 +43,7 @@ type figures struct{ list []figure }
 
 func (f *figures) add(b *testing.B, name string, value float64, unit string) {
 	b.ReportMetric(value, strings.ReplaceAll(name, " ", "-")+"-"+unit)
-	f.list = append(f.list, figure{Group: "commit", Name: name + ", " + strings.TrimPrefix(where(b), "load "), Value: value, Unit: unit})
+	f.list = append(f.list, figure{Group: "commit", Name: name + ", " + strings.TrimPrefix(strings.TrimPrefix(where(b), "load "), "submit "), Value: value, Unit: unit})
 }
 
 // where is the part of the benchmark that runs: which database.
@@ -108,6 +108,8 @@ func BenchmarkCommit(b *testing.B) {
 	commit("SQLite", func(b *testing.B) store.Config { return sqlite(b, "") })
 	commit("SQLite flushed", func(b *testing.B) store.Config { return sqlite(b, "full") })
 	commit("PostgreSQL flushed", postgres)
+	once("submit SQLite flushed", func(b *testing.B) { submits(b, &f, sqlite(b, "full")) })
+	once("submit PostgreSQL flushed", func(b *testing.B) { submits(b, &f, postgres(b)) })
 	once("load SQLite", func(b *testing.B) { loads(b, &f, sqlite(b, "")) })
 	once("load PostgreSQL", func(b *testing.B) { loads(b, &f, postgres(b)) })
 	peer := func(name, what string, measure func(b *testing.B) float64) {

@@ -52,20 +52,23 @@ type aWait struct {
 	Start, End schema.Instant // End 0 = it goes on
 	Released   schema.Instant // of the attempt before; 0 = there was none
 	// Of a wait that goes on:
+	Seq       int64
 	Reason    string
 	Held      bool
 	NotBefore schema.Instant
 }
 
+// released is when a job's attempt before its wait ended.
+const released = "coalesce((SELECT max(t.released_at) FROM attempts t WHERE t.job = j.id), 0) AS released"
+
 // demand says of each region and model when in w jobs waited for its accelerators; see usage.Demanded. What waits is read
 // before what has waited, so that a start between is in both and not in none.
 func (s *Store) demand(ctx context.Context, w usage.Interval) (map[CapacityKey][]usage.Interval, error) {
-	const released = "coalesce((SELECT max(t.released_at) FROM attempts t WHERE t.job = j.id), 0) AS released"
-	var live, ended, started []aWait
-	if err := s.read(ctx).Raw("SELECT j.id AS job, j.region, j.model, j.submitted_at AS start, "+released+`, j.reason, j.held, j.not_before FROM jobs j
-		WHERE j.ended_at = 0 AND j.state = ? AND j.submitted_at < ?`, schema.JobQueued, w.End).Scan(&live).Error; err != nil {
+	out := map[CapacityKey][]usage.Interval{}
+	if err := s.demandNow(ctx, w, out); err != nil {
 		return nil, err
 	}
+	var ended, started []aWait
 	// Of what has ended only these can have ended in the queue.
 	if err := s.read(ctx).Raw("SELECT j.id AS job, j.region, j.model, j.submitted_at AS start, j.ended_at AS \"end\", "+released+` FROM jobs j
 		WHERE j.ended_at > 0 AND j.ended_at > ? AND j.submitted_at < ? AND j.state IN ?`, w.Start, w.End, []schema.JobState{schema.JobCancelled, schema.JobExpired, schema.JobFailed}).Scan(&ended).Error; err != nil {
@@ -77,9 +80,42 @@ func (s *Store) demand(ctx context.Context, w usage.Interval) (map[CapacityKey][
 	if err := s.read(ctx).Raw(`SELECT job, region, model, queued_at AS start, allocated_at AS "end" FROM attempt_facts WHERE allocated_at > ? AND queued_at < ?`, w.Start, w.End).Scan(&started).Error; err != nil {
 		return nil, err
 	}
-	out := map[CapacityKey][]usage.Interval{}
+	return out, s.demanded(ctx, w, slices.Concat(ended, started), out)
+}
+
+// waitsRead is how many waits are read at a time.
+const waitsRead = 500
+
+// demandNow is demand of what waits still. A queue is long, and what it says is short: it is read in the order of submitting,
+// and once somebody is known to have waited for a pool from a moment until w's end, only who may have waited for it before that
+// moment is read on.
+func (s *Store) demandNow(ctx context.Context, w usage.Interval, out map[CapacityKey][]usage.Interval) error {
+	for after := int64(0); ; {
+		q, args := "SELECT j.seq, j.id AS job, j.region, j.model, j.submitted_at AS start, "+released+`, j.reason, j.held, j.not_before FROM jobs j
+			WHERE j.ended_at = 0 AND j.state = ? AND j.submitted_at < ? AND j.seq > ?`, []any{schema.JobQueued, w.End, after}
+		for k, list := range out {
+			if since, ok := usage.Lasting(list, w); ok {
+				if since == w.Start {
+					since = 0
+				}
+				q, args = q+" AND NOT (j.region = ? AND j.model = ? AND j.submitted_at >= ?)", append(args, k.Region, k.Model, since)
+			}
+		}
+		var page []aWait
+		if err := s.read(ctx).Raw(q+" ORDER BY j.seq LIMIT ?", append(args, waitsRead)...).Scan(&page).Error; err != nil {
+			return err
+		}
+		if err := s.demanded(ctx, w, page, out); err != nil || len(page) < waitsRead {
+			return err
+		}
+		after = page[len(page)-1].Seq
+	}
+}
+
+// demanded adds to out in which parts of their waits jobs waited for accelerators.
+func (s *Store) demanded(ctx context.Context, w usage.Interval, waits []aWait, out map[CapacityKey][]usage.Interval) error {
 	var open []aWait // what the reasons of which have to be read
-	for _, a := range slices.Concat(live, ended, started) {
+	for _, a := range waits {
 		a.Start = max(a.Start, a.Released)
 		if a.End == 0 {
 			a.End, a.Start = w.End, max(a.Start, a.NotBefore)
@@ -106,11 +142,11 @@ func (s *Store) demand(ctx context.Context, w usage.Interval) (map[CapacityKey][
 	reasons := map[string][]usage.Reason{}
 	for part := range slices.Chunk(keysOf(jobs), 500) {
 		if err := readReasons(s.read(ctx), part, reasons); err != nil {
-			return nil, err
+			return err
 		}
 	}
 	for _, a := range open {
 		out[a.CapacityKey] = append(out[a.CapacityKey], usage.Demand(reasons[a.Job], usage.Interval{Start: a.Start, End: a.End})...)
 	}
-	return out, nil
+	return nil
 }

@@ -2,6 +2,8 @@ package store_test
 
 import (
 	"path/filepath"
+	"strings"
+	"sync/atomic"
 	"testing"
 	"time"
 
@@ -197,4 +199,69 @@ func waitedWhileIdle(t *testing.T, c store.Config) {
 	if len(all) != 1 || all[0].Queue != nil {
 		t.Errorf("%+v: an hour of it is not known", all)
 	}
+}
+
+// A long queue is read until it says nothing new: who waits for another model behind it is found, and so is who has waited
+// longer than what is known.
+func TestALongQueueIsReadUntilItSaysNothingNew(t *testing.T) {
+	t.Parallel()
+	b := newBooks(t, 1)
+	defer func() { b.must(b.Close()) }()
+	ctx := t.Context()
+	const a100 = "nvidia-a100-80gb"
+	_, err := b.CreateSpec(ctx, "test", store.NewSpec{Name: "a100x2", Model: a100, Accelerators: 2})
+	b.must(err)
+	begin := time.Date(2026, 7, 14, 22, 0, 0, 0, time.UTC).UnixMilli()
+	submit := func(minute int64, spec string, n int, code schema.ReasonCode) {
+		b.now.Store(begin + minute*60_000)
+		b.wrote()
+		_, _, err := b.SubmitArray(ctx, "test", "", "", store.NewJob{Tenant: "blue", Project: "main", Spec: spec, Nodes: 1, Command: []string{"true"}}, upTo(n))
+		b.must(err)
+		queued, err := b.QueuedAfter(ctx, "eu", 0, 10_000)
+		b.must(err)
+		c := store.Cycle{Number: minute, Reasons: map[string]schema.ReasonDoc{}}
+		for _, j := range queued[len(queued)-n:] {
+			c.Reasons[j.ID] = schema.ReasonDoc{Code: code, Since: schema.Instant(b.now.Load())}
+		}
+		no, err := b.CommitCycle(ctx, "eu", b.epoch, c)
+		b.must(err)
+		if len(no) > 0 {
+			t.Fatalf("refused: %+v", no)
+		}
+	}
+	submit(0, "a100x2", 600, schema.ReasonHeld)
+	submit(5, "h100x2", 1200, schema.ReasonCapacity)
+	submit(20, "a100x2", 1, schema.ReasonCapacity)
+	b.now.Store(begin + 60*60_000)
+	b.wrote()
+
+	var reads atomic.Int64
+	b.must(b.Record(func(s store.Statement) {
+		if strings.HasPrefix(s.SQL, "SELECT j.seq") {
+			reads.Add(1)
+		}
+	}))
+	for _, w := range []struct{ from, h100, a100, reads int64 }{
+		{from: 0, h100: 55, a100: 40, reads: 3}, // 600 that say nothing, and what the first of the others say
+		{from: 30, h100: 30, a100: 30, reads: 3},
+	} {
+		reads.Store(0)
+		all, err := b.FourCounts(ctx, store.CountsQuery{By: "model", Queues: true, Periods: []usage.Period{{Name: "p", Interval: usage.Interval{Start: schema.Instant(begin + w.from*60_000), End: schema.Instant(begin + 60*60_000)}}}})
+		b.must(err)
+		got := map[string]int64{}
+		for _, c := range all {
+			got[c.Key] = c.Queue.Waited / 60_000
+		}
+		if got[h100] != w.h100 || got[a100] != w.a100 || reads.Load() != w.reads {
+			t.Errorf("from minute %d: %v in %d reads of the queue, want %d and %d in %d", w.from, got, reads.Load(), w.h100, w.a100, w.reads)
+		}
+	}
+}
+
+func upTo(n int) []int {
+	out := make([]int, n)
+	for i := range out {
+		out[i] = i
+	}
+	return out
 }

@@ -4,7 +4,9 @@ import (
 	"context"
 	"fmt"
 	"os"
+	"slices"
 	"sync"
+	"sync/atomic"
 	"testing"
 	"time"
 
@@ -150,6 +152,89 @@ func TestAStartAndACordonAtOnceComeInOneOrder(t *testing.T) {
 		} else {
 			b.must(b.RequestStop(ctx, j.ID, 0, schema.AttemptCancelled, "test", ""))
 		}
+	}
+}
+
+func TestOneKeySubmittedAtOnceIsOneJob(t *testing.T) {
+	t.Parallel()
+	b := newBench(t, 1)
+	for n := range rounds {
+		var made atomic.Int64
+		ids := make([]string, 4)
+		var all []func() error
+		for i := range ids {
+			all = append(all, func() error {
+				j, created, err := b.SubmitJob(context.Background(), "test", fmt.Sprint("key ", n), "hash", store.NewJob{Tenant: "blue", Project: "main", Spec: "h100x2", Nodes: 1, Command: []string{"true"}})
+				if created {
+					made.Add(1)
+				}
+				ids[i] = j.ID
+				return err
+			})
+		}
+		together(t, all...)
+		if slices.Sort(ids); made.Load() != 1 || ids[0] == "" || ids[0] != ids[3] {
+			t.Fatalf("%d were made of one key, told as %v", made.Load(), ids)
+		}
+	}
+}
+
+// A start meets what its owner does to the job at the same moment: either the start is refused, or what was done is done to a
+// job that has started.
+func TestAStartAndItsOwnersVerbsAtOnceComeInOneOrder(t *testing.T) {
+	t.Parallel()
+	for name, verb := range map[string]struct {
+		do   func(b *bench, job string) error
+		then func(t *testing.T, j schema.Job, started bool, err error)
+	}{
+		"hold": {func(b *bench, job string) error { return b.HoldJob(context.Background(), job, "test") }, func(t *testing.T, j schema.Job, started bool, err error) {
+			if started != schema.Is(err, schema.CodeConflict) || started == (err == nil) || started == j.Held {
+				t.Fatalf("started: %v, held: %v, %v", started, j.Held, err)
+			}
+		}},
+		"cancel": {func(b *bench, job string) error {
+			return b.RequestStop(context.Background(), job, 0, schema.AttemptCancelled, "test", "")
+		}, func(t *testing.T, j schema.Job, started bool, err error) {
+			if err != nil || started == (j.State == schema.JobCancelled) {
+				t.Fatalf("started: %v, and the job is %s, %v", started, j.State, err)
+			}
+		}},
+		"time limit": {func(b *bench, job string) error { return b.SetTimeLimit(context.Background(), job, time.Hour, "test") }, func(t *testing.T, j schema.Job, started bool, err error) {
+			if again := schema.Is(err, schema.CodeConflict); !started || err != nil && !again || (j.Limit() == time.Hour) == again { // who covered a queued job asks again
+				t.Fatalf("started: %v, with a limit of %s, %v", started, j.Limit(), err)
+			}
+		}},
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			b := newBench(t, 1)
+			ctx := t.Context()
+			for range rounds {
+				j := b.submit(1)
+				var no []store.Refusal
+				var said error
+				together(t,
+					func() error { said = verb.do(b, j.ID); return nil },
+					func() (err error) {
+						no, err = b.CommitCycle(context.Background(), "eu", b.epoch, store.Cycle{Number: 1, Starts: []store.Start{b.start(j, b.place(0, 0))}})
+						return err
+					})
+				started := len(no) == 0
+				live, err := b.LiveAttempt(ctx, j.ID)
+				b.must(err)
+				if started != (live != nil) {
+					t.Fatalf("refused: %+v, and it holds %+v", no, live)
+				}
+				verb.then(t, b.job(j.ID), started, said)
+				if j := b.job(j.ID); !j.State.Ended() {
+					b.must(b.RequestStop(ctx, j.ID, 0, schema.AttemptCancelled, "test", ""))
+				}
+				if started {
+					_, err = b.SettleAttempt(ctx, j.ID, 1, nil)
+					b.must(err)
+				}
+			}
+		})
 	}
 }
 

@@ -134,6 +134,15 @@ func union(list []Interval, w Interval) []Interval {
 	return out
 }
 
+// Lasting is the moment since which all of w until its end lies in one of list or another; ok is false where its end does not.
+func Lasting(list []Interval, w Interval) (since schema.Instant, ok bool) {
+	all := union(list, w)
+	if n := len(all); n > 0 && all[n-1].End == w.End {
+		return all[n-1].Start, true
+	}
+	return 0, false
+}
+
 // overlap is what lies in both, of two unions.
 func overlap(a, b []Interval) []Interval {
 	var out []Interval

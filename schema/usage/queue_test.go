@@ -173,3 +173,24 @@ func TestTheHeliosMonthOfWaitingAndIdleAccelerators(t *testing.T) {
 		t.Errorf("%s allocated by the counts of each minute, want 0.9026", got)
 	}
 }
+
+func TestSinceWhenAllLastsToTheEnd(t *testing.T) {
+	t.Parallel()
+	w := usage.Interval{Start: 10, End: 50}
+	for _, c := range []struct {
+		list  []usage.Interval
+		since schema.Instant
+		ok    bool
+	}{
+		{},
+		{list: []usage.Interval{{Start: 10, End: 49}}},
+		{list: []usage.Interval{{Start: 20, End: 50}}, since: 20, ok: true},
+		{list: []usage.Interval{{Start: 40, End: 90}, {Start: 30, End: 40}, {Start: 12, End: 29}}, since: 30, ok: true},
+		{list: []usage.Interval{{Start: 0, End: 60}}, since: 10, ok: true},
+		{list: []usage.Interval{{Start: 50, End: 60}}},
+	} {
+		if since, ok := usage.Lasting(c.list, w); since != c.since || ok != c.ok {
+			t.Errorf("%v: %d, %v, want %d, %v", c.list, since, ok, c.since, c.ok)
+		}
+	}
+}
