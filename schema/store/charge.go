@@ -111,6 +111,10 @@ func (s *Store) AdjustUsage(ctx context.Context, by string, in Adjustment) (sche
 		if err := tx.hasProject(in.Tenant, in.Project); err != nil {
 			return err
 		}
+		// Who repeats it at this moment waits, and finds it.
+		if err := tx.exclusive("adjustment " + in.Tenant + "/" + in.Key); err != nil {
+			return err
+		}
 		row = schema.LedgerRow{}
 		if in.Job != "" {
 			var j schema.Job
