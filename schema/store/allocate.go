@@ -236,9 +236,9 @@ func (tx *Tx) freeWorld(starts []Start, mixed bool) (world, error) {
 		return w, err
 	}
 	// What a start rests on of its job, and no more; see start.
-	return w, each(tx.db.Raw("SELECT id, tenant, project, kind, spec, region, nodes, per_node, time_limit, held, state, attempt FROM jobs WHERE ? ORDER BY id"+tx.forUpdate(), among{"id", slices.Collect(maps.Keys(jobs))}), func(scan func(...any) error) error {
+	return w, each(tx.db.Raw("SELECT id, tenant, project, kind, spec, region, nodes, per_node, needs, time_limit, held, state, attempt FROM jobs WHERE ? ORDER BY id"+tx.forUpdate(), among{"id", slices.Collect(maps.Keys(jobs))}), func(scan func(...any) error) error {
 		var j schema.Job
-		if err := scan(&j.ID, &j.Tenant, &j.Project, &j.Kind, &j.Spec, &j.Region, &j.Nodes, &j.PerNode, &j.TimeLimit, &j.Held, &j.State, &j.Attempt); err != nil {
+		if err := scan(&j.ID, &j.Tenant, &j.Project, &j.Kind, &j.Spec, &j.Region, &j.Nodes, &j.PerNode, &j.Needs, &j.TimeLimit, &j.Held, &j.State, &j.Attempt); err != nil {
 			return err
 		}
 		w.jobs[j.ID] = j
