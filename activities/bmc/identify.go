@@ -1,6 +1,7 @@
 package bmc
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"regexp"
@@ -108,7 +109,8 @@ func (c *Client) Identify(ctx context.Context) (_ Identity, err error) {
 }
 
 // fromChassis fills in what the system leaves null: on GB200 and GH200 maker, model and serial are the chassis's. The
-// enclosure speaks before a board in it.
+// enclosure speaks before a board in it, of several alike the one that the system names, then the first by name: whatever the order
+// of the list, a server is the same.
 func (c *Client) fromChassis(ctx context.Context, h *host, _ *resource, id *Identity) error {
 	if id.Manufacturer != "" && id.Model != "" && id.Serial != "" {
 		return nil
@@ -117,7 +119,15 @@ func (c *Client) fromChassis(ctx context.Context, h *host, _ *resource, id *Iden
 	if err != nil {
 		return err
 	}
-	sort.SliceStable(all, func(i, j int) bool { return rank(all[i]) < rank(all[j]) })
+	named := func(r *resource) int {
+		if slices.ContainsFunc(h.chassis, func(u string) bool { return sameURI(u, r.uri) }) {
+			return 0
+		}
+		return 1
+	}
+	slices.SortStableFunc(all, func(a, b *resource) int {
+		return cmp.Or(cmp.Compare(rank(a), rank(b)), cmp.Compare(named(a), named(b)), cmp.Compare(natural(a.uri), natural(b.uri)))
+	})
 	for _, r := range all {
 		if rank(r) > 1 && id.Serial != "" {
 			break // a component's words are a last resort, for the serial only

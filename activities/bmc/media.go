@@ -1,6 +1,7 @@
 package bmc
 
 import (
+	"cmp"
 	"context"
 	"net/http"
 	"slices"
@@ -135,7 +136,11 @@ func (c *Client) cdSlot(ctx context.Context, h *host) (*resource, error) {
 		if err != nil {
 			return nil, err
 		}
+		slices.SortStableFunc(slots, func(a, b *resource) int { return cmp.Compare(natural(a.uri), natural(b.uri)) })
 		for _, s := range slots {
+			if _, shows := s.body["Image"]; !shows && s.at("Actions", "#VirtualMedia.InsertMedia", "target") == nil {
+				continue // a slot of OpenBMC's that a browser fills
+			}
 			types := stringsOf(s.at("MediaTypes"))
 			if slices.ContainsFunc(types, func(t string) bool { return strings.EqualFold(t, "CD") || strings.EqualFold(t, "DVD") }) {
 				return s, nil

@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"slices"
 	"strings"
+	"sync"
 	"testing"
 
 	"gpupool/activities/bmc"
@@ -19,6 +20,8 @@ var fast = bmc.WithRate(1e6, 1000)
 func TestEveryCapturedTreeIsDrivenWithNothingRefused(t *testing.T) {
 	t.Parallel()
 	gpus := map[string]int{"dell": 1, "gb300_hgx": 4, "hpe": 0, "lenovo": 8, "nvidia_gb200": 4, "nvidia_viking": 8, "supermicro": 8}
+	var mu sync.Mutex
+	ids := map[string]string{}
 	for _, name := range capturedNames {
 		for _, reversed := range []bool{false, true} {
 			t.Run(name+map[bool]string{false: " as captured", true: " reversed"}[reversed], func(t *testing.T) {
@@ -38,6 +41,12 @@ func TestEveryCapturedTreeIsDrivenWithNothingRefused(t *testing.T) {
 				if id.Serial == "" || id.UUID == "" || id.Model == "" || id.Manufacturer == "" || len(id.GPUs) != gpus[name] {
 					t.Fatalf("identity %+v", id)
 				}
+				mu.Lock()
+				if other := ids[name]; other != "" && other != fmt.Sprintf("%+v", id) {
+					t.Errorf("it is %+v, and with its members in another order %s", id, other)
+				}
+				ids[name] = fmt.Sprintf("%+v", id)
+				mu.Unlock()
 				if _, err := c.BootOnceFromNetwork(ctx, bmc.PXE); err != nil {
 					t.Fatal(err)
 				}
