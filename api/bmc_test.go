@@ -1,11 +1,17 @@
 package api_test
 
 import (
+	"bytes"
+	"errors"
 	"fmt"
+	"io"
 	"net/http"
+	"runtime"
 	"slices"
 	"strings"
+	"sync"
 	"testing"
+	"time"
 
 	"gpupool/api/auth"
 	"gpupool/schema"
@@ -49,6 +55,81 @@ func TestABMCPushesEventsToItsOwnAddressAlone(t *testing.T) {
 	}
 	post("/"+v.ID+"/a-secret", http.StatusNoContent)
 	taken(v.ID)
+}
+
+// A BMC that floods its address with events, each with a body as large as may be, costs no memory that grows with them and one write
+// between two takes; another's single event arrives meanwhile, and what came is counted.
+func TestAFloodOfPushedEventsIsBoundedAndHidesNoOther(t *testing.T) { // not parallel: it measures this process
+	p := newPool(t)
+	both, err := p.store.EnrollServers(t.Context(), "test", storetest.Ring(t), []store.NewServer{storetest.NewServer(1, model, 8), storetest.NewServer(2, model, 8)})
+	p.must(err)
+	flooding, quiet := both[0], both[1]
+	for _, v := range []schema.Server{flooding, quiet} {
+		p.must(p.store.SetBMCListener(t.Context(), v.ID, "a-secret"))
+	}
+	const senders, each = 16, 1250
+	body := []byte(`{"Events": [{"Message": "` + strings.Repeat("x", 4<<10) + `"}]}`)
+	transport := &http.Transport{MaxIdleConnsPerHost: senders, MaxConnsPerHost: senders}
+	defer transport.CloseIdleConnections()
+	post := func(server string) int {
+		req, err := http.NewRequestWithContext(t.Context(), http.MethodPost, p.url+schema.PathBMCEvents+"/"+server+"/a-secret", bytes.NewReader(body))
+		if err != nil {
+			t.Error(err)
+			return 0
+		}
+		resp, err := transport.RoundTrip(req)
+		if err != nil {
+			t.Error(err)
+			return 0
+		}
+		_, err = io.Copy(io.Discard, resp.Body)
+		if err := errors.Join(err, resp.Body.Close()); err != nil {
+			t.Error(err)
+		}
+		return resp.StatusCode
+	}
+	heap := func() uint64 {
+		var m runtime.MemStats
+		runtime.GC()
+		runtime.ReadMemStats(&m)
+		return m.HeapInuse
+	}
+	post(flooding.ID)
+	if got, err := p.store.TakeBMCEvents(t.Context(), quiet.Site); err != nil || !slices.Equal(got, []string{flooding.ID}) {
+		t.Fatalf("taken %v, %v", got, err)
+	}
+	before, begun := heap(), time.Now()
+	var wg sync.WaitGroup
+	for range senders {
+		wg.Go(func() {
+			for range each {
+				if status := post(flooding.ID); status != http.StatusNoContent {
+					t.Errorf("an event was answered with %d", status)
+					return
+				}
+			}
+		})
+	}
+	if status := post(quiet.ID); status != http.StatusNoContent {
+		t.Errorf("the other BMC's event was answered with %d", status)
+	}
+	amid, err := p.store.TakeBMCEvents(t.Context(), quiet.Site)
+	if err != nil || !slices.Contains(amid, quiet.ID) {
+		t.Errorf("amid the flood was taken %v, %v", amid, err)
+	}
+	wg.Wait()
+	took := time.Since(begun)
+	if grown := int64(heap()) - int64(before); grown > 32<<20 {
+		t.Errorf("%d MiB are kept of the flood", grown>>20)
+	}
+	if got, err := p.store.TakeBMCEvents(t.Context(), quiet.Site); err != nil || len(got) > 1 || slices.Contains(got, quiet.ID) {
+		t.Errorf("after the flood was taken %v, %v", got, err)
+	}
+	counted := fmt.Sprintf(`gpupool_api_requests_total{route="POST %s/:server/:secret",status="204"} %d`, schema.PathBMCEvents, senders*each+2)
+	if a := p.op(http.MethodGet, "/metrics", ""); !strings.Contains(string(a.body), counted) {
+		t.Errorf("the metrics don't have %s:\n%s", counted, strings.Join(slices.DeleteFunc(strings.Split(string(a.body), "\n"), func(l string) bool { return !strings.Contains(l, "bmc") }), "\n"))
+	}
+	t.Logf("%d events in %s: %.0f a second", senders*each, took.Round(time.Millisecond), senders*each/took.Seconds())
 }
 
 func TestFoundBMCsAreListedUntilTheyAreEnrolled(t *testing.T) {

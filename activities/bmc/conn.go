@@ -314,7 +314,7 @@ func (g *gofishClient) send(method, uri string, payload any, header map[string]s
 		return nil, err
 	}
 	if a.status < 200 || a.status > 299 {
-		return nil, schemas.ConstructError(a.status, a.body)
+		return nil, asGofish(a)
 	}
 	return &http.Response{StatusCode: a.status, Header: a.header, Body: io.NopCloser(bytes.NewReader(a.body))}, nil
 }

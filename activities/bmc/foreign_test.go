@@ -41,7 +41,8 @@ func driveForeign(t *testing.T, tree string, reversed bool) (identity string) {
 	if err != nil {
 		t.Skip(err) // no host in it: a power shelf, a fragment
 	}
-	opts := []lab.Option{lab.WithLogCap(1 << 20), lab.WithQuirks(func(q *lab.Quirks) { q.POSTWindow, q.OnIgnoredAfterOff, q.BMCResetTime = 0, 0, 0
+	opts := []lab.Option{lab.WithLogCap(1 << 20), lab.WithQuirks(func(q *lab.Quirks) {
+		q.POSTWindow, q.OnIgnoredAfterOff, q.BMCResetTime = 0, 0, 0
 		q.PowerOffDelay, q.PowerOnDelay = 20*time.Millisecond, 20*time.Millisecond
 	})}
 	if reversed {
@@ -75,8 +76,8 @@ func driveForeign(t *testing.T, tree string, reversed bool) (identity string) {
 	if !did("identify", err) {
 		return ""
 	}
-	if id.Serial == "" && id.UUID == "" && id.Model == "" {
-		t.Errorf("it is nobody: %+v", id)
+	if id.SystemID != s.SystemPath() {
+		t.Errorf("it is %+v, want %s", id, s.SystemPath())
 	}
 	_, err = c.GPUMetrics(ctx, id)
 	did("metrics", err)

@@ -2,6 +2,7 @@ package bmc
 
 import (
 	"encoding/json"
+	"fmt"
 	"net/url"
 	"strings"
 )
@@ -26,8 +27,21 @@ func (c *conn) decode(uri string, a *answer) (*resource, error) {
 	return r, nil
 }
 
+// maxValues bounds how many values a body holds. A hundred bytes of memory a value make gigabytes of 16 MiB of "{},{},"; the largest
+// captured resource has 24,000.
+const maxValues = 1 << 20
+
 func decodeBody(uri string, body []byte) (*resource, error) {
 	r := &resource{uri: uri}
+	n := 0
+	for _, b := range body {
+		if b == ',' || b == '{' || b == '[' {
+			n++
+		}
+	}
+	if n > maxValues {
+		return nil, fmt.Errorf("a body of more than %d values", maxValues)
+	}
 	if err := json.Unmarshal(body, &r.body); err != nil {
 		return nil, err
 	}

@@ -67,8 +67,11 @@ func (c *conn) root(ctx context.Context) (*resource, error) {
 	return r, nil
 }
 
+// maxRefusal bounds what is read of a refusal: its message, and not the web page that some send.
+const maxRefusal = 64 << 10
+
 func asGofish(a *answer) *schemas.Error {
-	err := schemas.ConstructError(a.status, a.body)
+	err := schemas.ConstructError(a.status, a.body[:min(len(a.body), maxRefusal)])
 	var e *schemas.Error
 	if errors.As(err, &e) {
 		return e

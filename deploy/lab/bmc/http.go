@@ -241,6 +241,9 @@ func (s *Server) handle(r *http.Request, path string, body []byte) *reply {
 		return refuse(http.StatusBadRequest, "MalformedJSON", "The request body submitted was malformed JSON and could not be parsed by the receiving service.")
 	}
 	get := r.Method == http.MethodGet || r.Method == http.MethodHead
+	if rest, ok := strings.CutPrefix(path, s.sessionsAt); ok && (rest == "" || rest[0] == '/') {
+		path = sessionsPath + rest
+	}
 	switch {
 	case path == "/redfish" && get:
 		return &reply{status: http.StatusOK, doc: Doc{"v1": "/redfish/v1/"}}

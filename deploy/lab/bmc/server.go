@@ -7,6 +7,7 @@ import (
 	"fmt"
 	"net"
 	"net/http"
+	"strings"
 	"sync"
 	"time"
 )
@@ -25,7 +26,9 @@ type Server struct {
 	tls     *tls.Config
 	reverse bool
 	sysPath string
-	setPath string // settings resource that takes the boot override, "" when there is none
+	// sessionsAt is where the tree says that sessions are: old iDRACs have them at /redfish/v1/Sessions.
+	sessionsAt string
+	setPath    string // settings resource that takes the boot override, "" when there is none
 
 	mu         sync.Mutex
 	user       string
@@ -108,6 +111,9 @@ func New(p Profile, h Hooks, opts ...Option) *Server {
 	s.power.on = true
 	for _, o := range opts {
 		o(s)
+	}
+	if s.sessionsAt = clean(digString(readDoc(p.Tree, root), "Links", "Sessions", "@odata.id")); !strings.HasSuffix(s.sessionsAt, "/Sessions") {
+		s.sessionsAt = sessionsPath
 	}
 	sys := s.doc(s.sysPath)
 	if set := clean(digString(sys, "@Redfish.Settings", "SettingsObject", "@odata.id")); set != "" {
