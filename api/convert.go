@@ -50,7 +50,7 @@ func some[A any](in []A) []A {
 
 func fromNewServer(n contract.NewServer) store.NewServer {
 	return store.NewServer{Name: n.Name, Region: n.Region, Site: n.Site, Rack: n.Rack, Unit: n.Unit, Serial: n.Serial, MACs: n.Macs, Arch: n.Arch, BMCAddress: n.BmcAddress, BMCProtocol: n.BmcProtocol, BMCSystem: n.BmcSystem,
-		BMCUsername: n.BmcUsername, BMCPassword: n.BmcPassword, Model: n.Model, Accelerators: n.Accelerators, CPUs: n.Cpus, MemoryBytes: n.MemoryBytes, Build: n.Build, Profile: n.Profile, Backend: n.Backend, Cluster: n.Cluster, NVLinkDomain: n.NvlinkDomain}
+		BMCUsername: n.BmcUsername, BMCPassword: n.BmcPassword, Model: n.Model, Accelerators: n.Accelerators, CPUs: n.Cpus, MemoryBytes: n.MemoryBytes, Build: n.Build, Profile: n.Profile, Backend: n.Backend, Cluster: n.Cluster, NVLinkDomain: n.NvlinkDomain, Again: n.Again}
 }
 
 // toJob shows a job to id. The environment often holds secrets: it is the tenant's and the operator's only.

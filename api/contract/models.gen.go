@@ -1069,6 +1069,9 @@ type NewServer struct {
 	// Accelerators How many were ordered
 	Accelerators int `json:"accelerators"`
 
+	// Again Take over the name, serial and MACs that a retired server has: the machine came back, or another stands in its place. The retired server keeps its history under another name
+	Again bool `json:"again,omitempty"`
+
 	// AllowUnknownModel Take a model that is neither in the catalogue nor in the pool
 	AllowUnknownModel bool `json:"allow_unknown_model,omitempty"`
 

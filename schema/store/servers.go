@@ -1,6 +1,7 @@
 package store
 
 import (
+	"cmp"
 	"context"
 	"fmt"
 	"net"
@@ -34,6 +35,7 @@ type NewServer struct {
 	Backend                  string // empty = node
 	Cluster                  string // with another backend: the cluster that it is a node of
 	NVLinkDomain             string
+	Again                    bool // what of its name, serial and MACs retired servers have is taken over from them
 }
 
 // NamePattern is what names of servers, racks, sites, regions, tenants, projects and specs look like.
@@ -155,15 +157,14 @@ func (s *Store) EnrollServers(ctx context.Context, by string, ring *secret.Ring,
 			if len(in) == 1 {
 				at = ""
 			}
+			before := "" // the retired server that it takes something over from
 			// A serial is the same however it was typed: two entries for one machine would wipe it twice.
 			for _, k := range []struct{ field, where, value string }{{"name", "name = ?", n.Name}, {"serial", "upper(serial) = upper(?)", n.Serial}} {
-				var other string
-				if err := tx.db.Raw("SELECT name FROM servers WHERE "+k.where, k.value).Scan(&other).Error; err != nil {
+				old, err := tx.takeOver(at+k.field, k.value, n.Again, k.where, k.value)
+				if err != nil {
 					return err
 				}
-				if other != "" {
-					return &schema.Error{Code: schema.CodeInvalid, Field: at + k.field, Message: fmt.Sprintf("%q is enrolled already", k.value), Hint: "it is server " + other}
-				}
+				before = cmp.Or(before, old)
 			}
 			v := schema.Server{ID: NewID("srv", tx.now), Name: n.Name, Region: n.Region, Site: n.Site, Rack: n.Rack, Unit: n.Unit, Serial: n.Serial, MACs: strings.Join(n.MACs, ","),
 				Arch: n.Arch, BMCAddress: n.BMCAddress, BMCProtocol: n.BMCProtocol, BMCSystem: n.BMCSystem, BMCPlace: n.bmcPlace(), Model: n.Model, Accelerators: n.Accelerators, CPUs: n.CPUs, MemoryBytes: n.MemoryBytes, Build: n.Build,
@@ -186,18 +187,19 @@ func (s *Store) EnrollServers(ctx context.Context, by string, ring *secret.Ring,
 				return err
 			}
 			for _, m := range n.MACs {
-				var other string
-				if err := tx.db.Raw("SELECT name FROM servers WHERE id = (SELECT server FROM server_macs WHERE mac = ?)", m).Scan(&other).Error; err != nil {
+				old, err := tx.takeOver(at+"macs", m, n.Again, "id = (SELECT server FROM server_macs WHERE mac = ?)", m)
+				if err != nil {
 					return err
 				}
-				if other != "" {
-					return &schema.Error{Code: schema.CodeInvalid, Field: at + "macs", Message: fmt.Sprintf("%q is enrolled already", m), Hint: "it belongs to server " + other}
+				before = cmp.Or(before, old)
+				if _, err := tx.exec("DELETE FROM server_macs WHERE mac = ?", m); err != nil { // a retired server's, by now
+					return err
 				}
 				if _, err := tx.exec("INSERT INTO server_macs (mac, server) VALUES (?, ?)", m, v.ID); err != nil {
 					return err
 				}
 			}
-			tx.Emit(schema.Event{Kind: schema.EventServerEnrolled, Subject: v.ID, Server: v.ID, By: by}, map[string]any{"name": v.Name, "serial": v.Serial})
+			tx.Emit(schema.Event{Kind: schema.EventServerEnrolled, Subject: v.ID, Server: v.ID, By: by}, map[string]any{"name": v.Name, "serial": v.Serial, "before": before})
 			out = append(out, v)
 		}
 		return nil

@@ -94,6 +94,7 @@ The BMC's password comes from --bmc-password-file, from GPUPOOL_BMC_PASSWORD, or
 	f.StringVar(&in.BmcAddress, "bmc", "", "the BMC's address, https://host[:port]")
 	f.StringVar(&in.BmcProtocol, "bmc-protocol", "", "redfish or ipmi")
 	f.StringVar(&in.BmcSystem, "bmc-system", "", "where the BMC serves several servers: the id of the Redfish system that is this one, such as Node2")
+	f.BoolVar(&in.Again, "again", false, "take over the name, serial and MACs that a retired server has: the machine came back, or another stands in its place")
 	f.StringVar(&in.BmcUsername, "bmc-user", "", "the BMC's user")
 	f.StringVar(&passwordFile, "bmc-password-file", "", "file whose first line is the BMC's password")
 	f.StringVar(&in.Model, "model", "", "accelerator model ordered, such as nvidia-h100-80gb")
