@@ -86,7 +86,7 @@ func (o *onboarding) listenPause(ctx workflow.Context) error {
 	if err := workflow.SetUpdateHandlerWithOptions(ctx, UpdatePause, func(ctx workflow.Context, v Pause) error {
 		ctx = once(ctx)
 		before := o.pause
-		o.pause = &schema.Pause{Before: v.Before, By: v.By, Reason: v.Reason} // from now on, so that no step begins meanwhile
+		o.pause = &schema.Pause{Before: v.Before, By: v.By, Reason: v.Reason}                   // from now on, so that no step begins meanwhile
 		if err := workflow.Await(ctx, func() bool { return o.plan.Server != "" }); err != nil { // it may come before the attempt has begun
 			return err
 		}

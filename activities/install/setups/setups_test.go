@@ -75,13 +75,13 @@ func TestAnOwnersSetupTakesThePlaceOfOneByItsName(t *testing.T) {
 		t.Errorf("%+v, %v", p, err)
 	}
 	for want, text := range map[string]string{
-		"title":                     "version: 1\n",
-		"version: 0":                "title: x\n",
-		`name: ""`:                  "title: x\nversion: 1\ndrivers: [{run: 'true'}]\n",
-		`name: "a"`:                 "title: x\nversion: 1\ndrivers: [{name: a, run: 'true'}, {name: a, run: 'true'}]\n",
-		"runtime: a: run":           "title: x\nversion: 1\nruntime: [{name: a}]\n",
-		"limit: 3h: want up to": "title: x\nversion: 1\nruntime: [{name: a, run: 'true', limit: 3h}]\n",
-		`unknown field "command"`:   "title: x\nversion: 1\nruntime: [{name: a, command: 'true'}]\n",
+		"title":                   "version: 1\n",
+		"version: 0":              "title: x\n",
+		`name: ""`:                "title: x\nversion: 1\ndrivers: [{run: 'true'}]\n",
+		`name: "a"`:               "title: x\nversion: 1\ndrivers: [{name: a, run: 'true'}, {name: a, run: 'true'}]\n",
+		"runtime: a: run":         "title: x\nversion: 1\nruntime: [{name: a}]\n",
+		"limit: 3h: want up to":   "title: x\nversion: 1\nruntime: [{name: a, run: 'true', limit: 3h}]\n",
+		`unknown field "command"`: "title: x\nversion: 1\nruntime: [{name: a, command: 'true'}]\n",
 	} {
 		if _, err := load(t, map[string]string{"x.yaml": text}); err == nil || !strings.Contains(err.Error(), want) || !strings.Contains(err.Error(), "setup x") {
 			t.Errorf("%s: %v, want %q named", text, err, want)

@@ -330,6 +330,13 @@ func (a *app) jobShow() *cobra.Command {
 				f.put("Time limit", (&duration{j.TimeLimitMs}).String())
 			}
 			f.put("Command", strings.Join(j.Command, " "))
+			if j.Image != nil {
+				f.put("Image", *j.Image)
+			}
+			f.put("Begins in", j.WorkDir)
+			for _, m := range j.Mounts {
+				f.put("Mount", mountWords(m))
+			}
 			f.put("Submitted", words.Clock(j.SubmittedAt, now)+" by "+j.SubmittedBy)
 			f.put("Started", words.Clock(j.StartedAt, now))
 			f.put("Ended", words.Clock(j.EndedAt, now))
