@@ -1,6 +1,7 @@
 package gpupool_test
 
 import (
+	"maps"
 	"os"
 	"regexp"
 	"strconv"
@@ -69,8 +70,14 @@ var healthCases = map[int][]held{
 // TestEveryCaseOnHealthHasItsTests: the tests that are said to hold a case are there, and no case is left out.
 func TestEveryCaseOnHealthHasItsTests(t *testing.T) {
 	t.Parallel()
+	allHeld(t, healthCases, "health.md", `(?m)^### (\d+)\.`, func(int) bool { return true })
+}
+
+// allHeld holds a table against the packages that it names, and against the cases of a page: those that are meant and no other.
+func allHeld(t *testing.T, table map[int][]held, page, heading string, meant func(n int) bool) {
+	t.Helper()
 	have := map[string]map[string]bool{}
-	for n, parts := range healthCases {
+	for n, parts := range table {
 		for _, h := range parts {
 			if have[h.folder] == nil {
 				_, have[h.folder] = functions(t, h.folder)
@@ -80,21 +87,22 @@ func TestEveryCaseOnHealthHasItsTests(t *testing.T) {
 			}
 		}
 	}
-	text, err := os.ReadFile(shared.Path(t, "cases", "health.md"))
+	text, err := os.ReadFile(shared.Path(t, "cases", page))
 	if err != nil {
 		t.Fatal(err)
 	}
-	all := regexp.MustCompile(`(?m)^### (\d+)\.`).FindAllSubmatch(text, -1)
-	if len(all) == 0 {
-		t.Fatal("the cases have no numbers any more")
-	}
-	for _, m := range all {
+	left := maps.Clone(table)
+	for _, m := range regexp.MustCompile(heading).FindAllSubmatch(text, -1) {
 		n, err := strconv.Atoi(string(m[1]))
 		if err != nil {
 			t.Fatal(err)
 		}
-		if len(healthCases[n]) == 0 {
+		if meant(n) && len(left[n]) == 0 {
 			t.Errorf("case %d is in no test", n)
 		}
+		delete(left, n)
+	}
+	for n := range left {
+		t.Errorf("%s has no case %d", page, n)
 	}
 }

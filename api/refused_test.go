@@ -159,6 +159,9 @@ func TestATextThatIsKeptHasNoControlCharacters(t *testing.T) {
 			for _, n := range slices.Sorted(maps.Keys(s.Properties)) {
 				walk(at, n, s.Properties[n].Value)
 			}
+			if values := s.AdditionalProperties.Schema; values != nil {
+				walk(at, name, values.Value)
+			}
 		}
 	}
 	for path, item := range doc.Paths.Map() {

@@ -67,48 +67,6 @@ func TestABootModeThatRevertsIsPutRightOnceAndThenRefusedWithoutPoweringOn(t *te
 	}
 }
 
-// Case 2: a DGX H100 takes the override on its settings resource and has no PowerCycle.
-func TestADGXIsSetOnItsSettingsResourceAndCycledByOffAndOn(t *testing.T) {
-	t.Parallel()
-	for name, p := range map[string]func() lab.Profile{
-		"built in": func() lab.Profile { return profile(t, lab.DGXH100) },
-		"captured": func() lab.Profile { return captured(t, "nvidia_viking") },
-	} {
-		for _, method := range []bmc.NetBoot{bmc.PXE, bmc.UEFIHTTP} {
-			t.Run(name+" "+string(method), func(t *testing.T) {
-				boots := make(chan lab.Boot, 1)
-				s := serve(t, p(), lab.Hooks{PowerOn: func(b lab.Boot) { boots <- b }}, lab.WithQuirks(func(q *lab.Quirks) { q.BMCResetTime = 50 * time.Millisecond }))
-				c := dial(t, s)
-				got, err := c.BootOnceFromNetwork(t.Context(), method)
-				if err != nil {
-					t.Fatal(err)
-				}
-				if got.URI != "/redfish/v1/Systems/DGX/SD" || got.Enabled != "Once" || got.Mode != "UEFI" {
-					t.Fatalf("setting %+v", got)
-				}
-				if err := c.SetPower(t.Context(), bmc.Cycle); err != nil {
-					t.Fatal(err)
-				}
-				want := map[bmc.NetBoot]string{bmc.PXE: "Pxe", bmc.UEFIHTTP: "UefiHttp"}[method]
-				if b := <-boots; b.Target != want || b.Mode != "UEFI" {
-					t.Fatalf("booted %+v, want %s", b, want)
-				}
-				if err := c.ResetBMC(t.Context()); err != nil {
-					t.Fatal(err)
-				}
-				if bad := refusals(s); bad != nil {
-					t.Fatalf("refused: %v", bad)
-				}
-				for _, line := range sent(s) {
-					if strings.Contains(line, "PowerCycle") || strings.Contains(line, "ForceRestart") && !strings.Contains(line, "Managers") {
-						t.Errorf("sent %s", line)
-					}
-				}
-			})
-		}
-	}
-}
-
 func TestClearingTheOverrideLeavesTheModeAlone(t *testing.T) {
 	t.Parallel()
 	for _, name := range lab.ProfileNames() {

@@ -7,6 +7,7 @@ import (
 	"net/url"
 	"slices"
 	"strings"
+	"unicode"
 
 	"gpupool/schema"
 )
@@ -68,6 +69,9 @@ func checkBMCArgs(verb schema.BMCVerb, a schema.BMCArgs) error {
 		return schema.Invalid("image", a.Image, "an http, https, nfs or cifs URI that the BMC reaches, without a password in it")
 	}
 	for name := range a.Attributes {
+		if name == "" || len(name) > 200 || strings.ContainsFunc(name, unicode.IsControl) {
+			return schema.Invalid("attributes", name, "names of 1 to 200 characters on one line, as `gpupool bmc bios` shows them")
+		}
 		if schema.PasswordAttribute(name) {
 			return schema.Invalid("attributes", name, "no password: what is asked for is kept and shown; set it at the machine")
 		}

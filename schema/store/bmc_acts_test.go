@@ -2,9 +2,11 @@ package store_test
 
 import (
 	"errors"
+	"strings"
 	"testing"
 
 	"gpupool/schema"
+	"gpupool/schema/store"
 	"gpupool/schema/store/storetest"
 )
 
@@ -36,5 +38,26 @@ func TestAnArgumentOfAnotherBMCVerbIsRefusedByName(t *testing.T) {
 				t.Errorf("%s %q with hard: %v", verb, want, err)
 			}
 		}
+	}
+}
+
+// What is asked for is kept and shown, so a name that would break a terminal or a page is refused before it is kept.
+func TestABIOSAttributesNameIsOneThatCanBeShown(t *testing.T) {
+	t.Parallel()
+	s, ctx := storetest.Open(t), t.Context()
+	enrolled, err := s.EnrollServers(ctx, "op", storetest.Ring(t), []store.NewServer{storetest.NewServer(1, "nvidia-h100-80gb", 8)})
+	if err != nil {
+		t.Fatal(err)
+	}
+	v := enrolled[0]
+	for what, name := range map[string]string{"empty": "", "an escape": "Boot\x1b[2J", "C1 control": "Boot\u009bMode", "a line break": "Boot\nMode", "too long": strings.Repeat("a", 201)} {
+		var e *schema.Error
+		_, err := s.AskBMC(ctx, v.ID, schema.BMCBIOS, schema.BMCArgs{Attributes: map[string]string{name: "1"}}, "", "op")
+		if !errors.As(err, &e) || e.Code != schema.CodeInvalid || e.Field != "attributes" || e.Hint == "" {
+			t.Errorf("%s: %v", what, err)
+		}
+	}
+	if _, err := s.AskBMC(ctx, v.ID, schema.BMCBIOS, schema.BMCArgs{Attributes: map[string]string{strings.Repeat("a", 200): "1"}}, "", "op"); err != nil {
+		t.Error(err)
 	}
 }
