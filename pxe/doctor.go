@@ -4,9 +4,12 @@ import (
 	"cmp"
 	"context"
 	"crypto/rand"
+	"crypto/tls"
 	"errors"
 	"fmt"
+	"io"
 	"net"
+	"net/http"
 	"net/netip"
 	"os"
 	"slices"
@@ -15,8 +18,11 @@ import (
 	"time"
 
 	"github.com/insomniacslk/dhcp/dhcpv4"
+	"github.com/prometheus/common/expfmt"
+	"github.com/prometheus/common/model"
 
 	"gpupool/pxe/dhcp"
+	"gpupool/pxe/lease"
 	"gpupool/pxe/ndisc"
 )
 
@@ -37,9 +43,9 @@ type Check struct {
 	Hint    string  `json:"hint,omitempty"` // what to do about it
 }
 
-// Doctor looks at what the boot service needs on this machine: the configuration, its address, ports, rights, boot
+// Doctor looks at what the boot service needs on this machine: the configuration, its address, ports, rights, routes, boot
 // files, and another DHCP server on the wire. running says that the service runs here already, so that its ports are
-// rightly in use. It changes nothing; on the wire it sends one DISCOVER, with a MAC that no machine has, and over
+// rightly in use; it is then asked how many addresses are left. It changes nothing; on the wire it sends one DISCOVER, with a MAC that no machine has, and over
 // IPv6 one router solicitation.
 func Doctor(ctx context.Context, cfg Config, running bool) []Check {
 	var all []Check
@@ -66,7 +72,14 @@ func Doctor(ctx context.Context, cfg Config, running bool) []Check {
 	for _, p := range ports {
 		all = append(all, port(ctx, p.name, p.addr, p.def, p.network, running))
 	}
-	all = append(all, rights(), space(cfg.Root, dc))
+	all = append(all, rights())
+	for _, n := range dc.Subnets {
+		all = append(all, route(ctx, n, dc.Mode, cfg.Interface))
+	}
+	if running && dc.Mode != dhcp.ModeProxy && cfg.HTTP != Off {
+		all = append(all, addresses(ctx, cfg)...)
+	}
+	all = append(all, space(cfg.Root, dc))
 	if dc.Mode != dhcp.ModeRelay {
 		all = append(all, others(ctx, cfg.Interface, dc))
 	}
@@ -193,6 +206,113 @@ func rights() Check {
 	}
 	f.Close()
 	return Check{"packet socket", Good, "can be had: offers go to their machine alone, addresses are probed by ARP", ""}
+}
+
+// route looks whether what is sent to a subnet gets there: to its machines, where it is on a link of this machine or they
+// renew a lease, and to its relays.
+func route(ctx context.Context, n dhcp.Subnet, mode dhcp.Mode, ifname string) Check {
+	name := "route to " + n.Prefix.String()
+	if i := interfaceIn(n.Prefix); i != "" {
+		if ifname != "" && i != ifname {
+			return Check{name, Bad, fmt.Sprintf("it is on %s, and DHCP is bound to %s: its machines are not heard", i, ifname), "set interface to " + i + ", or leave it empty"}
+		}
+		return Check{name, Good, "on " + i, ""}
+	}
+	from := ""
+	for _, a := range append([]netip.Addr{n.Ranges[0].From}, n.Relays...) {
+		// Nothing is sent: to connect is to look for the way.
+		c, err := (&net.Dialer{}).DialContext(ctx, "udp4", netip.AddrPortFrom(a, 67).String())
+		if err != nil {
+			return Check{name, Bad, fmt.Sprintf("%s: %v: answers to machines behind its relay would be lost", a, errors.Unwrap(err)), "ip route add " + n.Prefix.String() + " via ROUTER, or a default route"}
+		}
+		from = c.LocalAddr().(*net.UDPAddr).IP.String()
+		c.Close()
+	}
+	if mode != dhcp.ModeRelay && len(n.Relays) == 0 {
+		return Check{name, Warning, "no interface here has an address in it: only machines behind a relay are answered", "right if a relay has an address in it; else give " + cmp.Or(ifname, "the interface on its link") + " one"}
+	}
+	return Check{name, Good, "sent from " + from, ""}
+}
+
+// addresses asks the service that runs here how many addresses are left. An address is for a machine that has none yet: the
+// others keep theirs.
+func addresses(ctx context.Context, cfg Config) []Check {
+	const name = "addresses"
+	unknown := func(err error) []Check {
+		return []Check{{name, Warning, "could not be asked for: " + err.Error(), "the service that should run here doesn't answer by HTTP: read its log"}}
+	}
+	all, err := usageOf(ctx, cfg)
+	if err != nil {
+		return unknown(err)
+	}
+	var checks []Check
+	for _, u := range all {
+		c := Check{name + " of " + u.Subnet, Good, fmt.Sprintf("%d of %d are free; %d leased, %d quarantined", u.Free(), u.Size, u.Leased, u.Quarantined), ""}
+		switch {
+		case u.Free() <= 0:
+			c.Verdict, c.Hint = Bad, "a machine that had none finds none: widen its range; `gpupool pxe watch` shows what was quarantined and why"
+		case u.Free()*10 < u.Size:
+			c.Verdict, c.Hint = Warning, "less than a tenth: widen its range before it is used up"
+		}
+		checks = append(checks, c)
+	}
+	if checks == nil {
+		return unknown(errors.New("the service runs and can't read its leases"))
+	}
+	return checks
+}
+
+// usageOf reads gpupool_pxe_addresses from the service's own /metrics.
+func usageOf(ctx context.Context, cfg Config) ([]lease.Usage, error) {
+	host, port, err := net.SplitHostPort(cmp.Or(cfg.HTTP, ":8080"))
+	if err != nil {
+		return nil, err
+	}
+	if a, err := netip.ParseAddr(host); host == "" || err == nil && a.IsUnspecified() {
+		host = "localhost"
+	}
+	scheme, client := "http", &http.Client{Timeout: 5 * time.Second}
+	if cfg.TLSCert != "" {
+		scheme = "https"
+		// Its certificate is for its machines' address, not for this one; and what it says is no secret.
+		client.Transport = &http.Transport{DisableKeepAlives: true, TLSClientConfig: &tls.Config{InsecureSkipVerify: true, MinVersion: tls.VersionTLS12}} //nolint:gosec
+	} else {
+		client.Transport = &http.Transport{DisableKeepAlives: true}
+	}
+	r, err := http.NewRequestWithContext(ctx, http.MethodGet, scheme+"://"+net.JoinHostPort(host, port)+"/metrics", nil)
+	if err != nil {
+		return nil, err
+	}
+	a, err := client.Do(r)
+	if err != nil {
+		return nil, err
+	}
+	defer a.Body.Close()
+	parser := expfmt.NewTextParser(model.UTF8Validation)
+	families, err := parser.TextToMetricFamilies(io.LimitReader(a.Body, 1<<20))
+	if err != nil {
+		return nil, err
+	}
+	var all []lease.Usage
+	for _, m := range families["gpupool_pxe_addresses"].GetMetric() {
+		labels := map[string]string{}
+		for _, l := range m.GetLabel() {
+			labels[l.GetName()] = l.GetValue()
+		}
+		i := slices.IndexFunc(all, func(u lease.Usage) bool { return u.Subnet == labels["subnet"] })
+		if i < 0 {
+			i, all = len(all), append(all, lease.Usage{Subnet: labels["subnet"]})
+		}
+		n := int(m.GetGauge().GetValue())
+		all[i].Size += n
+		switch labels["state"] {
+		case addressLeased:
+			all[i].Leased = n
+		case addressQuarantined:
+			all[i].Quarantined = n
+		}
+	}
+	return all, nil
 }
 
 // space looks whether the first stages are in the folder of boot files.

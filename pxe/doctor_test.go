@@ -2,11 +2,15 @@ package pxe_test
 
 import (
 	"net"
+	"slices"
 	"strings"
 	"testing"
 	"time"
 
+	"github.com/insomniacslk/dhcp/dhcpv4"
+
 	"gpupool/pxe"
+	"gpupool/pxe/boot"
 	"gpupool/schema"
 )
 
@@ -65,6 +69,71 @@ func TestDoctorSaysWhatIsWrongAndWhatToDo(t *testing.T) {
 	cfg.Subnets[0].CIDR = "10.9.0.1/24"
 	if all := pxe.Doctor(t.Context(), cfg, false); len(all) != 1 || all[0].Verdict != pxe.Bad || !strings.Contains(all[0].Text, "want 10.9.0.0/24") {
 		t.Errorf("a configuration that can't be right: %+v", all)
+	}
+}
+
+// TestDoctorSaysHowManyAddressesAreLeft: of the service that runs, before and when they are used up.
+func TestDoctorSaysHowManyAddressesAreLeft(t *testing.T) {
+	t.Parallel()
+	for _, scheme := range []string{"http", "https"} {
+		t.Run(scheme, func(t *testing.T) {
+			t.Parallel()
+			subnet := map[string]string{"http": "127.77.23", "https": "127.77.24"}[scheme]
+			var cfg pxe.Config
+			s := newSite(t, subnet, func(c *pxe.Config) {
+				c.Subnets[0].Range = subnet + ".9-" + subnet + ".11" // .9 is the router's
+				c.Subnets[0].Routers = []string{subnet + ".9"}
+				if scheme == "https" {
+					c.TLSCert, c.TLSKey, _ = certificate(t)
+				}
+				cfg = *c
+			})
+			cfg.HTTP = s.Addrs().HTTP.String()
+			check := func(want pxe.Verdict, text string) {
+				t.Helper()
+				for end := time.Now().Add(20 * time.Second); ; <-time.After(200 * time.Millisecond) { // it counts every few seconds
+					var said pxe.Check
+					for _, c := range pxe.Doctor(t.Context(), cfg, true) {
+						if c.Name == "addresses of "+subnet+".0/24" {
+							said = c
+						}
+					}
+					if said.Verdict == want && said.Text == text && (want == pxe.Good) == (said.Hint == "") {
+						return
+					}
+					if time.Now().After(end) {
+						t.Fatalf("%+v, want %s: %s", said, want, text)
+					}
+				}
+			}
+			check(pxe.Good, "2 of 2 are free; 0 leased, 0 quarantined")
+			s.client(t, mac, subnet+".1").lease(nil)
+			s.Put(boot.Machine{ID: "srv-2", Name: "r1s2", Phase: schema.PhaseAvailable}, "52:54:00:77:00:02")
+			s.client(t, "52:54:00:77:00:02", subnet+".1").lease(nil)
+			check(pxe.Bad, "0 of 2 are free; 2 leased, 0 quarantined")
+
+			s.Put(boot.Machine{ID: "srv-3", Name: "r1s3", Phase: schema.PhaseAvailable}, "52:54:00:77:00:03")
+			c := s.client(t, "52:54:00:77:00:03", subnet+".1")
+			d, err := dhcpv4.NewDiscovery(c.hw)
+			if err != nil {
+				t.Fatal(err)
+			}
+			c.send(d)
+			told := func(e schema.BootEvidence) bool {
+				return e.Kind == boot.KindExhausted && e.Server == "srv-3" && strings.Contains(e.Result, "no free address in "+subnet+".0/24")
+			}
+			for end := time.Now().Add(20 * time.Second); !slices.ContainsFunc(s.Evidence(), told); <-time.After(10 * time.Millisecond) {
+				if time.Now().After(end) {
+					t.Fatalf("nobody is told that a server finds no address: %+v", s.Evidence())
+				}
+			}
+		})
+	}
+	cfg := pxe.Config{Mode: "relay", ServerID: "127.0.0.1", DHCP: pxe.Off, PXE: pxe.Off, TFTP: pxe.Off, HTTP: "127.0.0.1:1", Root: t.TempDir(), Subnets: []pxe.Subnet{{CIDR: "127.77.25.0/24"}}}
+	for _, c := range pxe.Doctor(t.Context(), cfg, true) {
+		if c.Name == "addresses" && (c.Verdict != pxe.Warning || !strings.Contains(c.Text, "connection refused")) {
+			t.Errorf("of a service that isn't there: %+v", c)
+		}
 	}
 }
 

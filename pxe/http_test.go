@@ -268,14 +268,15 @@ func TestWhatTFTPServesAndRefusesIsEvidence(t *testing.T) {
 	}
 }
 
-func TestHTTPSWithTheOperatorsCertificate(t *testing.T) {
-	t.Parallel()
+// certificate makes one for 127.0.0.1 and writes it and its key to files.
+func certificate(t *testing.T) (certFile, keyFile string, der []byte) {
+	t.Helper()
 	key, err := ecdsa.GenerateKey(elliptic.P256(), rand.Reader)
 	if err != nil {
 		t.Fatal(err)
 	}
 	cert := &x509.Certificate{SerialNumber: big.NewInt(1), Subject: pkix.Name{CommonName: "pxe"}, NotAfter: time.Now().Add(time.Hour), IPAddresses: []net.IP{net.IPv4(127, 0, 0, 1)}}
-	der, err := x509.CreateCertificate(rand.Reader, cert, cert, &key.PublicKey, key)
+	der, err = x509.CreateCertificate(rand.Reader, cert, cert, &key.PublicKey, key)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -284,12 +285,18 @@ func TestHTTPSWithTheOperatorsCertificate(t *testing.T) {
 		t.Fatal(err)
 	}
 	dir := t.TempDir()
-	cf, kf := filepath.Join(dir, "cert.pem"), filepath.Join(dir, "key.pem")
-	for name, b := range map[string][]byte{cf: pem.EncodeToMemory(&pem.Block{Type: "CERTIFICATE", Bytes: der}), kf: pem.EncodeToMemory(&pem.Block{Type: "PRIVATE KEY", Bytes: kb})} {
+	certFile, keyFile = filepath.Join(dir, "cert.pem"), filepath.Join(dir, "key.pem")
+	for name, b := range map[string][]byte{certFile: pem.EncodeToMemory(&pem.Block{Type: "CERTIFICATE", Bytes: der}), keyFile: pem.EncodeToMemory(&pem.Block{Type: "PRIVATE KEY", Bytes: kb})} {
 		if err := os.WriteFile(name, b, 0o600); err != nil {
 			t.Fatal(err)
 		}
 	}
+	return certFile, keyFile, der
+}
+
+func TestHTTPSWithTheOperatorsCertificate(t *testing.T) {
+	t.Parallel()
+	cf, kf, der := certificate(t)
 	s := newSite(t, "127.77.14", func(c *pxe.Config) { c.TLSCert, c.TLSKey = cf, kf })
 	pool := x509.NewCertPool()
 	pool.AppendCertsFromPEM(pem.EncodeToMemory(&pem.Block{Type: "CERTIFICATE", Bytes: der}))

@@ -1,10 +1,15 @@
 package pxe
 
 import (
+	"context"
 	"net/http"
+	"sync"
+	"time"
 
 	"github.com/prometheus/client_golang/prometheus"
 	"github.com/prometheus/client_golang/prometheus/promhttp"
+
+	"gpupool/pxe/lease"
 )
 
 // Collector gives the service's counts to Prometheus. Its HTTP service shows them at /metrics.
@@ -26,6 +31,7 @@ var (
 	descEvidence = prometheus.NewDesc("gpupool_pxe_evidence_total", "Boot evidence by kind: DHCP messages, files by tftp and http, scripts, documents, and what was refused (token-refused, script-refused, tftp-refused, chain-loop).", []string{"kind"}, nil)
 	descBytes    = prometheus.NewDesc("gpupool_pxe_sent_bytes_total", "Bytes of files, scripts and documents sent, by kind.", []string{"kind"}, nil)
 	descLimited  = prometheus.NewDesc("gpupool_pxe_evidence_limited_total", "Boot evidence about others than the inventory's servers that was counted and not kept, since there was more than 5 a second of it.", nil, nil)
+	descAddress  = prometheus.NewDesc("gpupool_pxe_addresses", "Addresses that a subnet may give out, by what they are: leased, quarantined (declined, or found in use by something else) or free. Not there in proxy mode, and while the record is away.", []string{"subnet", "state"}, nil)
 	descLost     = prometheus.NewDesc("gpupool_pxe_evidence_dropped_total", "Boot evidence that could not be kept.", nil, nil)
 )
 
@@ -36,6 +42,7 @@ func (c collector) Describe(to chan<- *prometheus.Desc) {
 	to <- descEvidence
 	to <- descBytes
 	to <- descLimited
+	to <- descAddress
 	to <- descLost
 }
 
@@ -62,4 +69,43 @@ func (c collector) Collect(to chan<- prometheus.Metric) {
 	}
 	count(descLimited, c.s.evidence.limited.Load())
 	count(descLost, c.s.evidence.dropped.Load())
+	for _, u := range c.s.usage.read() {
+		for state, v := range map[string]int{addressLeased: u.Leased, addressQuarantined: u.Quarantined, addressFree: u.Free()} {
+			to <- prometheus.MustNewConstMetric(descAddress, prometheus.GaugeValue, float64(v), u.Subnet, state)
+		}
+	}
+}
+
+// The states of gpupool_pxe_addresses.
+const (
+	addressLeased      = "leased"
+	addressQuarantined = "quarantined"
+	addressFree        = "free"
+)
+
+// usageFor is how long counted addresses are shown: they are counted in the record, and anybody may ask for the counts.
+const usageFor = 5 * time.Second
+
+// usage is how the subnets' addresses are used, as it was seconds ago at most.
+type usage struct {
+	ask func(context.Context) ([]lease.Usage, error)
+
+	mu sync.Mutex
+	at time.Time
+	is []lease.Usage
+}
+
+func (u *usage) read() []lease.Usage {
+	u.mu.Lock()
+	defer u.mu.Unlock()
+	if time.Since(u.at) > usageFor {
+		ctx, cancel := context.WithTimeout(context.Background(), 2*time.Second)
+		defer cancel()
+		is, err := u.ask(ctx)
+		if err != nil {
+			is = nil // the record is away: what was so is not known to be so still
+		}
+		u.is, u.at = is, time.Now()
+	}
+	return u.is
 }

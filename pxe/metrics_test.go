@@ -35,6 +35,7 @@ func TestCountsAreMetrics(t *testing.T) {
 		"gpupool_pxe_dhcp_dropped_total too-short": 1, "gpupool_pxe_dhcp_dropped_total stranger": 0, "gpupool_pxe_dhcp_dropped_total limited": 0,
 		"gpupool_pxe_dhcp_dropped_total overrun": 0, "gpupool_pxe_evidence_dropped_total": 0, "gpupool_pxe_evidence_limited_total": 0,
 		"gpupool_pxe_evidence_total dhcp-discover": 1, "gpupool_pxe_evidence_total dhcp-offer": 1, "gpupool_pxe_evidence_total dhcp-ack": 1,
+		"gpupool_pxe_addresses leased 127.77.22.0/24": 1, "gpupool_pxe_addresses quarantined 127.77.22.0/24": 0, "gpupool_pxe_addresses free 127.77.22.0/24": 10,
 		"gpupool_pxe_evidence_total http": 1, "gpupool_pxe_sent_bytes_total http": 6,
 	}
 	for end := time.Now().Add(5 * time.Second); ; {
@@ -49,7 +50,7 @@ func TestCountsAreMetrics(t *testing.T) {
 				for _, l := range m.GetLabel() {
 					name += " " + l.GetValue()
 				}
-				got[name] = m.GetCounter().GetValue()
+				got[name] = m.GetCounter().GetValue() + m.GetGauge().GetValue()
 			}
 		}
 		if maps.Equal(got, want) {

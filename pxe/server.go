@@ -53,6 +53,7 @@ type Server struct {
 	http     *http.Server
 	scripts  *script.Service
 	deps     Deps
+	usage    usage
 
 	dhcpConn, pxeConn, dhcp6Conn net.PacketConn
 	tftpConn, tftp6Conn          *net.UDPConn
@@ -122,6 +123,7 @@ func (s *Server) build(dc dhcp.Config) error {
 		return err
 	}
 	locate.Server = s.dhcp
+	s.usage.ask = s.dhcp.Usage
 	s.tftp = tftp.New(&tftpFiles{s.files, s.scripts, locate}, tftp.Config{PerClient: s.cfg.TFTPPerClient, Report: s.transferred, Log: s.log})
 	metrics, err := s.metrics()
 	if err != nil {

@@ -82,6 +82,23 @@ func (s *Server) MACAt(ctx context.Context, ip netip.Addr) (mac, exchange string
 	return l.MAC, l.BoundAt.String(), ok, err
 }
 
+// Usage is how each IPv4 subnet's addresses are used, in the order of the configuration; nothing in proxy mode, which gives
+// none. (Over IPv6 an address is made of its machine's MAC, and a pool has no end.)
+func (s *Server) Usage(ctx context.Context) ([]lease.Usage, error) {
+	if s.cfg.Mode == ModeProxy {
+		return nil, nil
+	}
+	var all []lease.Usage
+	for _, n := range s.cfg.Subnets {
+		u, err := s.book.Usage(ctx, s.cfg.pool(n, s.links.within(n.Prefix)...))
+		if err != nil {
+			return nil, err
+		}
+		all = append(all, u)
+	}
+	return all, nil
+}
+
 // packet is one datagram on its way to a worker.
 type packet struct {
 	p  *Packet

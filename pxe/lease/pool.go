@@ -1,8 +1,12 @@
 package lease
 
 import (
+	"context"
 	"hash/fnv"
 	"net/netip"
+	"slices"
+
+	"gpupool/schema"
 )
 
 // Range is a run of addresses, both ends included.
@@ -87,4 +91,54 @@ func num(a netip.Addr) uint32 {
 
 func addr(n uint32) netip.Addr {
 	return netip.AddrFrom4([4]byte{byte(n >> 24), byte(n >> 16), byte(n >> 8), byte(n)})
+}
+
+// Usage is how many of a pool's addresses are what, at one moment.
+type Usage struct {
+	Subnet      string
+	Size        int // that may be given out: those of the ranges, without the network's own
+	Leased      int // some machine's, now
+	Quarantined int // declined, or found in use by something else
+}
+
+// Free is how many could be given to a machine that has none.
+func (u Usage) Free() int { return u.Size - u.Leased - u.Quarantined }
+
+// capacity is how many addresses may be given out.
+func (p Pool) capacity() int {
+	n := int(p.size())
+	own := append([]netip.Addr{p.Prefix.Masked().Addr(), Broadcast(p.Prefix)}, p.Reserved...)
+	slices.SortFunc(own, netip.Addr.Compare)
+	for _, a := range slices.Compact(own) {
+		if p.usable(a) { // the ends of a /31 are hosts (RFC 3021)
+			continue
+		}
+		for _, r := range p.Ranges {
+			if r.From.Compare(a) <= 0 && a.Compare(r.To) <= 0 {
+				n--
+			}
+		}
+	}
+	return n
+}
+
+// Usage counts what p's addresses are.
+func (b *Book) Usage(ctx context.Context, p Pool) (Usage, error) {
+	rows, err := b.lists.Do(ctx, p.Subnet)
+	if err != nil {
+		return Usage{}, err
+	}
+	u, now := Usage{Subnet: p.Subnet, Size: p.capacity()}, b.o.Now()
+	for _, l := range rows {
+		ip, err := netip.ParseAddr(l.IP)
+		if err != nil || !p.Contains(ip) || !Blocks(l, schema.Lease{}, now) {
+			continue
+		}
+		if l.State == schema.LeaseDeclined {
+			u.Quarantined++
+		} else {
+			u.Leased++
+		}
+	}
+	return u, nil
 }

@@ -404,6 +404,10 @@ func TestDoctorOnTheWire(t *testing.T) {
 	}
 	check("IPv6 advertisements", pxe.Bad, "nobody advertises on br0")
 	check("other DHCP servers", pxe.Good, "")
+	check("route to 10.77.0.0/24", pxe.Good, "on br0")
+	cfg.Subnets = append(cfg.Subnets, pxe.Subnet{CIDR: "10.99.0.0/24"})
+	check("route to 10.99.0.0/24", pxe.Bad, "network is unreachable")
+	cfg.Subnets = cfg.Subnets[:1]
 	cfg.IPv6.Advertise = true
 	check("IPv6 advertisements", pxe.Good, "this service")
 	cfg.IPv6.Advertise = false

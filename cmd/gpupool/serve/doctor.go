@@ -19,7 +19,7 @@ func doctorCommand() *cobra.Command {
 	var running bool
 	var output string
 	c := &cobra.Command{Use: "doctor", Short: "Check what network boot needs on this machine, and say what to do", Args: cobra.NoArgs,
-		Long: "Check what network boot needs on this machine, and say what to do: the configuration, the service's address, ports, rights, boot files, another DHCP server on the wire. " +
+		Long: "Check what network boot needs on this machine, and say what to do: the configuration, the service's address, ports, rights, routes, boot files, another DHCP server on the wire, and with --running how many addresses are left. " +
 			"It reads the configuration as `gpupool pxe` would and changes nothing; on the wire it sends one DHCPDISCOVER with a made-up MAC. Exit code 6 if something would keep servers from booting.",
 		Example: "  gpupool pxe doctor --config /etc/gpupool/config.yaml\n  gpupool pxe doctor --running",
 		RunE: func(cmd *cobra.Command, _ []string) error {
