@@ -155,8 +155,31 @@ func (s *Server) ProbeBMCs(c *gin.Context) {
 		s.fail(c, err)
 		return
 	}
-	p, err := s.c.Store.AskBMCProbe(c.Request.Context(), in.Site, in.Range, in.Port, in.PlainHttp, me(c).Name)
+	p, err := s.c.Store.AskBMCProbe(c.Request.Context(), store.NewBMCProbe{Site: in.Site, Range: in.Range, Port: in.Port, PlainHTTP: in.PlainHttp, Username: in.Username, Password: in.Password}, s.c.Ring, me(c).Name)
 	s.done(c, http.StatusAccepted, p, err)
+}
+
+// ListAllowedSerials reads a site's allow-list.
+func (s *Server) ListAllowedSerials(c *gin.Context, p contract.ListAllowedSerialsParams) {
+	list, err := s.c.Store.AllowedSerials(c.Request.Context(), p.Site)
+	s.done(c, http.StatusOK, contract.AllowedSerials{Site: p.Site, Serials: list}, err)
+}
+
+// SetAllowedSerials puts one in the place of that before.
+func (s *Server) SetAllowedSerials(c *gin.Context) {
+	var in contract.AllowedSerials
+	if err := decode(c, &in, false); err != nil {
+		s.fail(c, err)
+		return
+	}
+	ctx := c.Request.Context()
+	err := s.c.Store.AllowSerials(ctx, in.Site, in.Serials, me(c).Name)
+	if err != nil {
+		s.fail(c, err)
+		return
+	}
+	list, err := s.c.Store.AllowedSerials(ctx, in.Site)
+	s.done(c, http.StatusOK, contract.AllowedSerials{Site: in.Site, Serials: list}, err)
 }
 
 // GetBMCProbe reads one, or waits for it to change.

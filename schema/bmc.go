@@ -116,6 +116,8 @@ type BMCFound struct {
 	MAC       string  `gorm:"column:mac" json:"mac"`
 	TLSKey    string  `gorm:"column:tls_key" json:"tls_key"` // SHA-256 of its public key, hex
 	Via       string  `json:"via"`                           // probe, dhcp
+	Listed    Listed  `gorm:"-" json:"listed"`               // as the site's allow-list is when it is asked for
+	Trouble   string  `gorm:"-" json:"trouble,omitempty"`    // why a login did not tell who it is; only in the probe's own list
 	FirstSeen Instant `json:"first_seen"`
 	LastSeen  Instant `json:"last_seen"`
 }
@@ -123,16 +125,27 @@ type BMCFound struct {
 // TableName is gorm's.
 func (BMCFound) TableName() string { return "bmc_found" }
 
+// Listed says whether a machine is on its site's allow-list of serials.
+type Listed string
+
+const (
+	ListedNone    Listed = ""        // the site has no list
+	ListedYes     Listed = "yes"     // its serial is on it
+	ListedNo      Listed = "no"      // another serial
+	ListedUnknown Listed = "unknown" // its serial is not known: nobody has logged in to it
+)
+
 // MostProbed is how many bits of an address a probed range may leave open: a /16 is a mistake, not a BMC network.
 const MostProbed = 12
 
-// BMCProbe is an address range that a worker of a site asks for BMCs, and what answered. Nothing is logged in to.
+// BMCProbe is an address range that a worker of a site asks for BMCs, and what answered.
 type BMCProbe struct {
 	ID          string     `gorm:"primaryKey" json:"id"`
 	Site        string     `json:"site"`
 	Range       string     `gorm:"column:prefix" json:"range"` // 10.20.0.0/24
 	Port        int        `json:"port"`                       // 0 = 443
 	PlainHTTP   bool       `gorm:"column:plain_http" json:"plain_http"`
+	LogsIn      bool       `json:"logs_in"` // once to each that answers, to read its serial; else nothing is logged in to
 	By          string     `json:"by"`
 	AskedAt     Instant    `json:"asked_at"`
 	StartedAt   Instant    `json:"started_at"` // a worker of the site took it

@@ -357,15 +357,15 @@ func TestASitesWorkerProbesARange(t *testing.T) {
 	}
 	for field, ask := range map[string]func() error{
 		"site": func() error {
-			_, err := db.AskBMCProbe(t.Context(), "Hall 1", "127.0.0.0/29", 0, false, "op")
+			_, err := db.AskBMCProbe(t.Context(), store.NewBMCProbe{Site: "Hall 1", Range: "127.0.0.0/29", Port: 0, PlainHTTP: false}, storetest.Ring(t), "op")
 			return err
 		},
 		"range": func() error {
-			_, err := db.AskBMCProbe(t.Context(), "hall-1", "127.0.0.0/8", 0, false, "op")
+			_, err := db.AskBMCProbe(t.Context(), store.NewBMCProbe{Site: "hall-1", Range: "127.0.0.0/8", Port: 0, PlainHTTP: false}, storetest.Ring(t), "op")
 			return err
 		},
 		"port": func() error {
-			_, err := db.AskBMCProbe(t.Context(), "hall-1", "127.0.0.0/29", 1<<16, false, "op")
+			_, err := db.AskBMCProbe(t.Context(), store.NewBMCProbe{Site: "hall-1", Range: "127.0.0.0/29", Port: 1 << 16, PlainHTTP: false}, storetest.Ring(t), "op")
 			return err
 		},
 	} {
@@ -374,7 +374,7 @@ func TestASitesWorkerProbesARange(t *testing.T) {
 			t.Errorf("%s: %v", field, err)
 		}
 	}
-	p, err := db.AskBMCProbe(t.Context(), "hall-1", "127.0.0.0/29", number, true, "op")
+	p, err := db.AskBMCProbe(t.Context(), store.NewBMCProbe{Site: "hall-1", Range: "127.0.0.0/29", Port: number, PlainHTTP: true}, storetest.Ring(t), "op")
 	if err != nil {
 		t.Fatal(err)
 	}

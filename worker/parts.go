@@ -61,7 +61,7 @@ func (p *Process) bmcs() (*bmc.Pool, error) {
 func (p *Process) site(ctx context.Context, name string, pool *bmc.Pool) error {
 	w := sdkworker.New(p.Client, workflows.SiteQueue(name), sdkworker.Options{DisableWorkflowWorker: true, MaxConcurrentActivityExecutionSize: 256, WorkerStopTimeout: stopWithin, Interceptors: p.interceptors()})
 	logins := credential.NewStore(record.Rows{Store: p.Store}, p.ring)
-	bmc.Register(w, &bmc.Activities{Store: p.Store, Pool: pool, Credential: logins.For, Renew: logins.Rotate})
+	bmc.Register(w, &bmc.Activities{Store: p.Store, Pool: pool, Credential: logins.For, Renew: logins.Rotate, Keys: p.ring})
 	credential.Register(w, &credential.Activities{Store: p.Store, Logins: logins, Pool: pool, After: p.Config.BMC.RotateAfter})
 	watch.Register(w, &watch.Activities{Store: p.Store, Pool: pool, Credential: logins.For, EventURL: p.Config.BMC.EventURL,
 		Config: watch.Config{Interval: p.Config.BMC.WatchInterval, Events: !p.Config.BMC.PollOnly, Log: p.log.With("part", "watch", "site", name)}})

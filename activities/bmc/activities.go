@@ -14,6 +14,7 @@ import (
 	"gpupool/activities/temporalerr"
 	"gpupool/schema"
 	"gpupool/schema/hardware"
+	"gpupool/schema/secret"
 	"gpupool/schema/store"
 )
 
@@ -26,6 +27,8 @@ type Activities struct {
 	Credential func(server string) Credential
 	// Renew gives a BMC a new password. nil leaves a factory password to an operator.
 	Renew func(ctx context.Context, c Account, server string) error
+	// Keys open the password of a probe that logs in. nil logs in to nothing.
+	Keys *secret.Ring
 }
 
 // Register adds the activities to a site's worker.

@@ -7,8 +7,10 @@ import (
 	"crypto/tls"
 	"encoding/hex"
 	"encoding/json"
+	"errors"
 	"fmt"
 	"io"
+	"log/slog"
 	"net"
 	"net/http"
 	"net/netip"
@@ -147,4 +149,42 @@ func shortWord(s string) string {
 		}
 	}
 	return string(out)
+}
+
+// Recognised is who a BMC that was found says it is, to one who logs in; or why it doesn't say.
+type Recognised struct {
+	Serial, Model string
+	Err           error
+}
+
+// Recognise logs in to each of a list, once, and reads who it is. Each login is kept to the key that was seen without one. atOnce is
+// how many are logged in to at a time; 0 is 16.
+func Recognise(ctx context.Context, list []Found, user, password string, atOnce int) []Recognised {
+	if atOnce <= 0 {
+		atOnce = 16
+	}
+	out := make([]Recognised, len(list))
+	var wg sync.WaitGroup
+	slot := make(chan struct{}, atOnce)
+	for i, f := range list {
+		wg.Go(func() {
+			slot <- struct{}{}
+			defer func() { <-slot }()
+			out[i] = recognise(ctx, f, user, password)
+		})
+	}
+	wg.Wait()
+	return out
+}
+
+func recognise(ctx context.Context, f Found, user, password string) (r Recognised) {
+	c, err := Dial(ctx, Endpoint{Address: f.Address, Credential: Static(user, password), TLSPin: f.TLSPin}, WithLog(slog.New(slog.DiscardHandler)))
+	if err != nil {
+		return Recognised{Err: err}
+	}
+	id, err := c.Identify(ctx)
+	if err = errors.Join(err, c.Close(context.WithoutCancel(ctx))); err != nil {
+		return Recognised{Err: err}
+	}
+	return Recognised{Serial: shortWord(id.Serial), Model: shortWord(strings.TrimSpace(id.Manufacturer + " " + id.Model))}
 }

@@ -3,6 +3,7 @@ package bmc
 import (
 	"archive/tar"
 	"bytes"
+	"cmp"
 	"compress/gzip"
 	"context"
 	"encoding/base64"
@@ -59,11 +60,25 @@ func (a *Activities) probe(ctx context.Context, id string) error {
 	if ctx.Err() != nil {
 		return ctx.Err() // probed again by the next worker
 	}
+	known := make([]Recognised, len(list))
+	if p.LogsIn && err == nil {
+		user, password, taken, cannot := a.Store.TakeBMCProbeLogin(ctx, id, a.Keys)
+		if cannot != nil {
+			return cannot
+		}
+		if !taken {
+			return a.Store.EndBMCProbe(ctx, id, nil, schema.Conflict("a worker that was logging in ended before it was done", "each is logged in to once, so that no account is locked: ask again"))
+		}
+		known = Recognise(ctx, list, user, password, 0)
+	}
 	found := make([]schema.BMCFound, len(list))
 	for i, f := range list {
-		found[i] = schema.BMCFound{Address: f.Address, Site: p.Site, Protocol: string(Redfish), Vendor: f.Vendor, Product: f.Product, UUID: f.UUID, TLSKey: f.TLSPin, Via: "probe"}
+		found[i] = schema.BMCFound{Address: f.Address, Site: p.Site, Protocol: string(Redfish), Vendor: f.Vendor, Product: cmp.Or(known[i].Model, f.Product), UUID: f.UUID, Serial: known[i].Serial, TLSKey: f.TLSPin, Via: "probe"}
+		if known[i].Err != nil {
+			found[i].Trouble = shortWord(known[i].Err.Error())
+		}
 	}
-	return a.Store.EndBMCProbe(ctx, id, found, err)
+	return a.Store.EndBMCProbe(context.WithoutCancel(ctx), id, found, err)
 }
 
 // perform does one verb. Results are what the API shows under the verb's name.

@@ -76,6 +76,8 @@ var Table = []Rule{
 	{"POST", "/v1/servers/:id/bmc/acts", Operator},
 	{"POST", "/v1/servers/:id/actions/bmc-credential", Operator},
 	{"POST", "/v1/servers/:id/actions/bmc-trust", Operator},
+	{"GET", "/v1/allowed-serials", staff},
+	{"PUT", "/v1/allowed-serials", Operator},
 	{"POST", "/v1/bmc-probes", Operator},
 	{"GET", "/v1/bmc-probes/:probe", Operator},
 	{"GET", "/v1/bmc-acts/:act", Operator},

@@ -97,6 +97,31 @@ type ClientInterface interface {
 	// Corresponds with GET /v1/accelerators (the `ListAccelerators` operationId).
 	ListAccelerators(ctx context.Context, params *ListAcceleratorsParams, reqEditors ...RequestEditorFn) (*http.Response, error)
 
+	// ListAllowedSerials A site's allow-list
+	//
+	// Corresponds with GET /v1/allowed-serials (the `ListAllowedSerials` operationId).
+	ListAllowedSerials(ctx context.Context, params *ListAllowedSerialsParams, reqEditors ...RequestEditorFn) (*http.Response, error)
+
+	// SetAllowedSerialsWithBody Say which machines a site was sent, in the place of the list before
+	//
+	// While a site has a list, a machine whose serial is not on it is neither kept when a probe finds it, nor enrolled (409), nor
+	// installed: that is asked again at the moment of each. An empty list takes the list away: then all are allowed.
+	//
+	// Takes any type of body and a specified content type.
+	//
+	// Corresponds with PUT /v1/allowed-serials (the `SetAllowedSerials` operationId).
+	SetAllowedSerialsWithBody(ctx context.Context, contentType string, body io.Reader, reqEditors ...RequestEditorFn) (*http.Response, error)
+
+	// SetAllowedSerials Say which machines a site was sent, in the place of the list before
+	//
+	// While a site has a list, a machine whose serial is not on it is neither kept when a probe finds it, nor enrolled (409), nor
+	// installed: that is asked again at the moment of each. An empty list takes the list away: then all are allowed.
+	//
+	// Takes a body of the `application/json` content type.
+	//
+	// Corresponds with PUT /v1/allowed-serials (the `SetAllowedSerials` operationId).
+	SetAllowedSerials(ctx context.Context, body SetAllowedSerialsJSONRequestBody, reqEditors ...RequestEditorFn) (*http.Response, error)
+
 	// ListArrays List arrays, newest first
 	//
 	// Corresponds with GET /v1/arrays (the `ListArrays` operationId).
@@ -188,7 +213,7 @@ type ClientInterface interface {
 
 	// ProbeBMCsWithBody Have a worker of a site ask an address range for BMCs
 	//
-	// Each address is asked once for a Redfish service, from where the site's BMC network is reached; nothing is logged in to. What answers is kept among the found BMCs. Wait for the end with GET /v1/bmc-probes/{probe}?wait=30s.
+	// Each address is asked once for a Redfish service, from where the site's BMC network is reached. Nothing is logged in to, unless a username is given: then each that answers is, once, to read its serial, which takes a site with an allow-list (else 409). What answers is kept among the found BMCs, but for machines that are not on the list. Wait for the end with GET /v1/bmc-probes/{probe}?wait=30s.
 	//
 	// Takes any type of body and a specified content type.
 	//
@@ -197,7 +222,7 @@ type ClientInterface interface {
 
 	// ProbeBMCs Have a worker of a site ask an address range for BMCs
 	//
-	// Each address is asked once for a Redfish service, from where the site's BMC network is reached; nothing is logged in to. What answers is kept among the found BMCs. Wait for the end with GET /v1/bmc-probes/{probe}?wait=30s.
+	// Each address is asked once for a Redfish service, from where the site's BMC network is reached. Nothing is logged in to, unless a username is given: then each that answers is, once, to read its serial, which takes a site with an allow-list (else 409). What answers is kept among the found BMCs, but for machines that are not on the list. Wait for the end with GET /v1/bmc-probes/{probe}?wait=30s.
 	//
 	// Takes a body of the `application/json` content type.
 	//
@@ -1482,6 +1507,61 @@ func (c *Client) ListAccelerators(ctx context.Context, params *ListAcceleratorsP
 	return c.Client.Do(req)
 }
 
+// ListAllowedSerials A site's allow-list
+//
+// Corresponds with GET /v1/allowed-serials (the `ListAllowedSerials` operationId).
+func (c *Client) ListAllowedSerials(ctx context.Context, params *ListAllowedSerialsParams, reqEditors ...RequestEditorFn) (*http.Response, error) {
+	req, err := NewListAllowedSerialsRequest(c.Server, params)
+	if err != nil {
+		return nil, err
+	}
+	req = req.WithContext(ctx)
+	if err := c.applyEditors(ctx, req, reqEditors); err != nil {
+		return nil, err
+	}
+	return c.Client.Do(req)
+}
+
+// SetAllowedSerialsWithBody Say which machines a site was sent, in the place of the list before
+//
+// While a site has a list, a machine whose serial is not on it is neither kept when a probe finds it, nor enrolled (409), nor
+// installed: that is asked again at the moment of each. An empty list takes the list away: then all are allowed.
+//
+// Takes any type of body and a specified content type.
+//
+// Corresponds with PUT /v1/allowed-serials (the `SetAllowedSerials` operationId).
+func (c *Client) SetAllowedSerialsWithBody(ctx context.Context, contentType string, body io.Reader, reqEditors ...RequestEditorFn) (*http.Response, error) {
+	req, err := NewSetAllowedSerialsRequestWithBody(c.Server, contentType, body)
+	if err != nil {
+		return nil, err
+	}
+	req = req.WithContext(ctx)
+	if err := c.applyEditors(ctx, req, reqEditors); err != nil {
+		return nil, err
+	}
+	return c.Client.Do(req)
+}
+
+// SetAllowedSerials Say which machines a site was sent, in the place of the list before
+//
+// While a site has a list, a machine whose serial is not on it is neither kept when a probe finds it, nor enrolled (409), nor
+// installed: that is asked again at the moment of each. An empty list takes the list away: then all are allowed.
+//
+// Takes a body of the `application/json` content type.
+//
+// Corresponds with PUT /v1/allowed-serials (the `SetAllowedSerials` operationId).
+func (c *Client) SetAllowedSerials(ctx context.Context, body SetAllowedSerialsJSONRequestBody, reqEditors ...RequestEditorFn) (*http.Response, error) {
+	req, err := NewSetAllowedSerialsRequest(c.Server, body)
+	if err != nil {
+		return nil, err
+	}
+	req = req.WithContext(ctx)
+	if err := c.applyEditors(ctx, req, reqEditors); err != nil {
+		return nil, err
+	}
+	return c.Client.Do(req)
+}
+
 // ListArrays List arrays, newest first
 //
 // Corresponds with GET /v1/arrays (the `ListArrays` operationId).
@@ -1703,7 +1783,7 @@ func (c *Client) GetBMCFile(ctx context.Context, act TheBMCAct, reqEditors ...Re
 
 // ProbeBMCsWithBody Have a worker of a site ask an address range for BMCs
 //
-// Each address is asked once for a Redfish service, from where the site's BMC network is reached; nothing is logged in to. What answers is kept among the found BMCs. Wait for the end with GET /v1/bmc-probes/{probe}?wait=30s.
+// Each address is asked once for a Redfish service, from where the site's BMC network is reached. Nothing is logged in to, unless a username is given: then each that answers is, once, to read its serial, which takes a site with an allow-list (else 409). What answers is kept among the found BMCs, but for machines that are not on the list. Wait for the end with GET /v1/bmc-probes/{probe}?wait=30s.
 //
 // Takes any type of body and a specified content type.
 //
@@ -1722,7 +1802,7 @@ func (c *Client) ProbeBMCsWithBody(ctx context.Context, contentType string, body
 
 // ProbeBMCs Have a worker of a site ask an address range for BMCs
 //
-// Each address is asked once for a Redfish service, from where the site's BMC network is reached; nothing is logged in to. What answers is kept among the found BMCs. Wait for the end with GET /v1/bmc-probes/{probe}?wait=30s.
+// Each address is asked once for a Redfish service, from where the site's BMC network is reached. Nothing is logged in to, unless a username is given: then each that answers is, once, to read its serial, which takes a site with an allow-list (else 409). What answers is kept among the found BMCs, but for machines that are not on the list. Wait for the end with GET /v1/bmc-probes/{probe}?wait=30s.
 //
 // Takes a body of the `application/json` content type.
 //
@@ -4961,6 +5041,96 @@ func NewListAcceleratorsRequest(server string, params *ListAcceleratorsParams) (
 	if err != nil {
 		return nil, err
 	}
+
+	return req, nil
+}
+
+// NewListAllowedSerialsRequest constructs an http.Request for the ListAllowedSerials method
+func NewListAllowedSerialsRequest(server string, params *ListAllowedSerialsParams) (*http.Request, error) {
+	var err error
+
+	serverURL, err := url.Parse(server)
+	if err != nil {
+		return nil, err
+	}
+
+	operationPath := fmt.Sprintf("/v1/allowed-serials")
+	if operationPath[0] == '/' {
+		operationPath = "." + operationPath
+	}
+
+	queryURL, err := serverURL.Parse(operationPath)
+	if err != nil {
+		return nil, err
+	}
+
+	if params != nil {
+		// queryValues collects non-styled parameters (passthrough, JSON)
+		// that are safe to round-trip through url.Values.Encode().
+		queryValues := queryURL.Query()
+		// rawQueryFragments collects pre-encoded query fragments from
+		// styled parameters, preserving literal commas as delimiters
+		// per the OpenAPI spec (e.g. "color=blue,black,brown").
+		var rawQueryFragments []string
+
+		if queryFrag, err := runtime.StyleParamWithOptions("form", true, "site", params.Site, runtime.StyleParamOptions{ParamLocation: runtime.ParamLocationQuery, Type: "string", Format: ""}); err != nil {
+			return nil, err
+		} else {
+			for _, qp := range strings.Split(queryFrag, "&") {
+				rawQueryFragments = append(rawQueryFragments, qp)
+			}
+		}
+
+		if encoded := queryValues.Encode(); encoded != "" {
+			rawQueryFragments = append(rawQueryFragments, encoded)
+		}
+		queryURL.RawQuery = strings.Join(rawQueryFragments, "&")
+	}
+
+	req, err := http.NewRequest(http.MethodGet, queryURL.String(), nil)
+	if err != nil {
+		return nil, err
+	}
+
+	return req, nil
+}
+
+// NewSetAllowedSerialsRequest calls the generic SetAllowedSerials builder with application/json body
+func NewSetAllowedSerialsRequest(server string, body SetAllowedSerialsJSONRequestBody) (*http.Request, error) {
+	var bodyReader io.Reader
+	buf, err := json.Marshal(body)
+	if err != nil {
+		return nil, err
+	}
+	bodyReader = bytes.NewReader(buf)
+	return NewSetAllowedSerialsRequestWithBody(server, "application/json", bodyReader)
+}
+
+// NewSetAllowedSerialsRequestWithBody constructs an http.Request for the SetAllowedSerials method, with any body, and a specified content type
+func NewSetAllowedSerialsRequestWithBody(server string, contentType string, body io.Reader) (*http.Request, error) {
+	var err error
+
+	serverURL, err := url.Parse(server)
+	if err != nil {
+		return nil, err
+	}
+
+	operationPath := fmt.Sprintf("/v1/allowed-serials")
+	if operationPath[0] == '/' {
+		operationPath = "." + operationPath
+	}
+
+	queryURL, err := serverURL.Parse(operationPath)
+	if err != nil {
+		return nil, err
+	}
+
+	req, err := http.NewRequest(http.MethodPut, queryURL.String(), body)
+	if err != nil {
+		return nil, err
+	}
+
+	req.Header.Add("Content-Type", contentType)
 
 	return req, nil
 }
@@ -12292,6 +12462,33 @@ type ClientWithResponsesInterface interface {
 	// Corresponds with GET /v1/accelerators (the `ListAccelerators` operationId).
 	ListAcceleratorsWithResponse(ctx context.Context, params *ListAcceleratorsParams, reqEditors ...RequestEditorFn) (*ListAcceleratorsResponse, error)
 
+	// ListAllowedSerialsWithResponse A site's allow-list
+	//
+	// Returns a wrapper object for the known response body format(s).
+	//
+	// Corresponds with GET /v1/allowed-serials (the `ListAllowedSerials` operationId).
+	ListAllowedSerialsWithResponse(ctx context.Context, params *ListAllowedSerialsParams, reqEditors ...RequestEditorFn) (*ListAllowedSerialsResponse, error)
+
+	// SetAllowedSerialsWithBodyWithResponse Say which machines a site was sent, in the place of the list before
+	//
+	// While a site has a list, a machine whose serial is not on it is neither kept when a probe finds it, nor enrolled (409), nor
+	// installed: that is asked again at the moment of each. An empty list takes the list away: then all are allowed.
+	//
+	// Takes any type of body and a specified content type, and returns a wrapper object for the known response body format(s).
+	//
+	// Corresponds with PUT /v1/allowed-serials (the `SetAllowedSerials` operationId).
+	SetAllowedSerialsWithBodyWithResponse(ctx context.Context, contentType string, body io.Reader, reqEditors ...RequestEditorFn) (*SetAllowedSerialsResponse, error)
+
+	// SetAllowedSerialsWithResponse Say which machines a site was sent, in the place of the list before
+	//
+	// While a site has a list, a machine whose serial is not on it is neither kept when a probe finds it, nor enrolled (409), nor
+	// installed: that is asked again at the moment of each. An empty list takes the list away: then all are allowed.
+	//
+	// Takes a body of the `application/json` content type, and returns a wrapper object for the known response body format(s).
+	//
+	// Corresponds with PUT /v1/allowed-serials (the `SetAllowedSerials` operationId).
+	SetAllowedSerialsWithResponse(ctx context.Context, body SetAllowedSerialsJSONRequestBody, reqEditors ...RequestEditorFn) (*SetAllowedSerialsResponse, error)
+
 	// ListArraysWithResponse List arrays, newest first
 	//
 	// Returns a wrapper object for the known response body format(s).
@@ -12397,7 +12594,7 @@ type ClientWithResponsesInterface interface {
 
 	// ProbeBMCsWithBodyWithResponse Have a worker of a site ask an address range for BMCs
 	//
-	// Each address is asked once for a Redfish service, from where the site's BMC network is reached; nothing is logged in to. What answers is kept among the found BMCs. Wait for the end with GET /v1/bmc-probes/{probe}?wait=30s.
+	// Each address is asked once for a Redfish service, from where the site's BMC network is reached. Nothing is logged in to, unless a username is given: then each that answers is, once, to read its serial, which takes a site with an allow-list (else 409). What answers is kept among the found BMCs, but for machines that are not on the list. Wait for the end with GET /v1/bmc-probes/{probe}?wait=30s.
 	//
 	// Takes any type of body and a specified content type, and returns a wrapper object for the known response body format(s).
 	//
@@ -12406,7 +12603,7 @@ type ClientWithResponsesInterface interface {
 
 	// ProbeBMCsWithResponse Have a worker of a site ask an address range for BMCs
 	//
-	// Each address is asked once for a Redfish service, from where the site's BMC network is reached; nothing is logged in to. What answers is kept among the found BMCs. Wait for the end with GET /v1/bmc-probes/{probe}?wait=30s.
+	// Each address is asked once for a Redfish service, from where the site's BMC network is reached. Nothing is logged in to, unless a username is given: then each that answers is, once, to read its serial, which takes a site with an allow-list (else 409). What answers is kept among the found BMCs, but for machines that are not on the list. Wait for the end with GET /v1/bmc-probes/{probe}?wait=30s.
 	//
 	// Takes a body of the `application/json` content type, and returns a wrapper object for the known response body format(s).
 	//
@@ -13894,6 +14091,102 @@ func (r ListAcceleratorsResponse) StatusCode() int {
 
 // ContentType is a convenience method to retrieve the Content-Type value from the HTTP response headers
 func (r ListAcceleratorsResponse) ContentType() string {
+	if r.HTTPResponse != nil {
+		return r.HTTPResponse.Header.Get("Content-Type")
+	}
+	return ""
+}
+
+type ListAllowedSerialsResponse struct {
+	Body         []byte
+	HTTPResponse *http.Response
+	// JSON200 the response for an HTTP 200 `application/json` response
+	JSON200 *AllowedSerials
+	// ApplicationproblemJSONDefault the response for an HTTP default `application/problem+json` response
+	ApplicationproblemJSONDefault *Problem
+}
+
+// GetJSON200 returns the response for an HTTP 200 `application/json` response
+func (r ListAllowedSerialsResponse) GetJSON200() *AllowedSerials {
+	return r.JSON200
+}
+
+// GetApplicationproblemJSONDefault returns the response for an HTTP default `application/problem+json` response
+func (r ListAllowedSerialsResponse) GetApplicationproblemJSONDefault() *Problem {
+	return r.ApplicationproblemJSONDefault
+}
+
+// GetBody returns the raw response body bytes
+func (r ListAllowedSerialsResponse) GetBody() []byte {
+	return r.Body
+}
+
+// Status returns HTTPResponse.Status
+func (r ListAllowedSerialsResponse) Status() string {
+	if r.HTTPResponse != nil {
+		return r.HTTPResponse.Status
+	}
+	return http.StatusText(0)
+}
+
+// StatusCode returns HTTPResponse.StatusCode
+func (r ListAllowedSerialsResponse) StatusCode() int {
+	if r.HTTPResponse != nil {
+		return r.HTTPResponse.StatusCode
+	}
+	return 0
+}
+
+// ContentType is a convenience method to retrieve the Content-Type value from the HTTP response headers
+func (r ListAllowedSerialsResponse) ContentType() string {
+	if r.HTTPResponse != nil {
+		return r.HTTPResponse.Header.Get("Content-Type")
+	}
+	return ""
+}
+
+type SetAllowedSerialsResponse struct {
+	Body         []byte
+	HTTPResponse *http.Response
+	// JSON200 the response for an HTTP 200 `application/json` response
+	JSON200 *AllowedSerials
+	// ApplicationproblemJSONDefault the response for an HTTP default `application/problem+json` response
+	ApplicationproblemJSONDefault *Problem
+}
+
+// GetJSON200 returns the response for an HTTP 200 `application/json` response
+func (r SetAllowedSerialsResponse) GetJSON200() *AllowedSerials {
+	return r.JSON200
+}
+
+// GetApplicationproblemJSONDefault returns the response for an HTTP default `application/problem+json` response
+func (r SetAllowedSerialsResponse) GetApplicationproblemJSONDefault() *Problem {
+	return r.ApplicationproblemJSONDefault
+}
+
+// GetBody returns the raw response body bytes
+func (r SetAllowedSerialsResponse) GetBody() []byte {
+	return r.Body
+}
+
+// Status returns HTTPResponse.Status
+func (r SetAllowedSerialsResponse) Status() string {
+	if r.HTTPResponse != nil {
+		return r.HTTPResponse.Status
+	}
+	return http.StatusText(0)
+}
+
+// StatusCode returns HTTPResponse.StatusCode
+func (r SetAllowedSerialsResponse) StatusCode() int {
+	if r.HTTPResponse != nil {
+		return r.HTTPResponse.StatusCode
+	}
+	return 0
+}
+
+// ContentType is a convenience method to retrieve the Content-Type value from the HTTP response headers
+func (r SetAllowedSerialsResponse) ContentType() string {
 	if r.HTTPResponse != nil {
 		return r.HTTPResponse.Header.Get("Content-Type")
 	}
@@ -20919,6 +21212,51 @@ func (c *ClientWithResponses) ListAcceleratorsWithResponse(ctx context.Context, 
 	return ParseListAcceleratorsResponse(rsp)
 }
 
+// ListAllowedSerialsWithResponse A site's allow-list
+//
+// Returns a wrapper object for the known response body format(s).
+//
+// Corresponds with GET /v1/allowed-serials (the `ListAllowedSerials` operationId).
+func (c *ClientWithResponses) ListAllowedSerialsWithResponse(ctx context.Context, params *ListAllowedSerialsParams, reqEditors ...RequestEditorFn) (*ListAllowedSerialsResponse, error) {
+	rsp, err := c.ListAllowedSerials(ctx, params, reqEditors...)
+	if err != nil {
+		return nil, err
+	}
+	return ParseListAllowedSerialsResponse(rsp)
+}
+
+// SetAllowedSerialsWithBodyWithResponse Say which machines a site was sent, in the place of the list before
+//
+// While a site has a list, a machine whose serial is not on it is neither kept when a probe finds it, nor enrolled (409), nor
+// installed: that is asked again at the moment of each. An empty list takes the list away: then all are allowed.
+//
+// Takes any type of body and a specified content type, and returns a wrapper object for the known response body format(s).
+//
+// Corresponds with PUT /v1/allowed-serials (the `SetAllowedSerials` operationId).
+func (c *ClientWithResponses) SetAllowedSerialsWithBodyWithResponse(ctx context.Context, contentType string, body io.Reader, reqEditors ...RequestEditorFn) (*SetAllowedSerialsResponse, error) {
+	rsp, err := c.SetAllowedSerialsWithBody(ctx, contentType, body, reqEditors...)
+	if err != nil {
+		return nil, err
+	}
+	return ParseSetAllowedSerialsResponse(rsp)
+}
+
+// SetAllowedSerialsWithResponse Say which machines a site was sent, in the place of the list before
+//
+// While a site has a list, a machine whose serial is not on it is neither kept when a probe finds it, nor enrolled (409), nor
+// installed: that is asked again at the moment of each. An empty list takes the list away: then all are allowed.
+//
+// Takes a body of the `application/json` content type, and returns a wrapper object for the known response body format(s).
+//
+// Corresponds with PUT /v1/allowed-serials (the `SetAllowedSerials` operationId).
+func (c *ClientWithResponses) SetAllowedSerialsWithResponse(ctx context.Context, body SetAllowedSerialsJSONRequestBody, reqEditors ...RequestEditorFn) (*SetAllowedSerialsResponse, error) {
+	rsp, err := c.SetAllowedSerials(ctx, body, reqEditors...)
+	if err != nil {
+		return nil, err
+	}
+	return ParseSetAllowedSerialsResponse(rsp)
+}
+
 // ListArraysWithResponse List arrays, newest first
 //
 // Returns a wrapper object for the known response body format(s).
@@ -21102,7 +21440,7 @@ func (c *ClientWithResponses) GetBMCFileWithResponse(ctx context.Context, act Th
 
 // ProbeBMCsWithBodyWithResponse Have a worker of a site ask an address range for BMCs
 //
-// Each address is asked once for a Redfish service, from where the site's BMC network is reached; nothing is logged in to. What answers is kept among the found BMCs. Wait for the end with GET /v1/bmc-probes/{probe}?wait=30s.
+// Each address is asked once for a Redfish service, from where the site's BMC network is reached. Nothing is logged in to, unless a username is given: then each that answers is, once, to read its serial, which takes a site with an allow-list (else 409). What answers is kept among the found BMCs, but for machines that are not on the list. Wait for the end with GET /v1/bmc-probes/{probe}?wait=30s.
 //
 // Takes any type of body and a specified content type, and returns a wrapper object for the known response body format(s).
 //
@@ -21117,7 +21455,7 @@ func (c *ClientWithResponses) ProbeBMCsWithBodyWithResponse(ctx context.Context,
 
 // ProbeBMCsWithResponse Have a worker of a site ask an address range for BMCs
 //
-// Each address is asked once for a Redfish service, from where the site's BMC network is reached; nothing is logged in to. What answers is kept among the found BMCs. Wait for the end with GET /v1/bmc-probes/{probe}?wait=30s.
+// Each address is asked once for a Redfish service, from where the site's BMC network is reached. Nothing is logged in to, unless a username is given: then each that answers is, once, to read its serial, which takes a site with an allow-list (else 409). What answers is kept among the found BMCs, but for machines that are not on the list. Wait for the end with GET /v1/bmc-probes/{probe}?wait=30s.
 //
 // Takes a body of the `application/json` content type, and returns a wrapper object for the known response body format(s).
 //
@@ -23694,6 +24032,72 @@ func ParseListAcceleratorsResponse(rsp *http.Response) (*ListAcceleratorsRespons
 	switch {
 	case strings.Contains(rsp.Header.Get("Content-Type"), "json") && rsp.StatusCode == 200:
 		var dest AcceleratorList
+		if err := json.Unmarshal(bodyBytes, &dest); err != nil {
+			return nil, err
+		}
+		response.JSON200 = &dest
+
+	case strings.Contains(rsp.Header.Get("Content-Type"), "json") && true:
+		var dest Problem
+		if err := json.Unmarshal(bodyBytes, &dest); err != nil {
+			return nil, err
+		}
+		response.ApplicationproblemJSONDefault = &dest
+
+	}
+
+	return response, nil
+}
+
+// ParseListAllowedSerialsResponse parses an HTTP response from a ListAllowedSerialsWithResponse call
+func ParseListAllowedSerialsResponse(rsp *http.Response) (*ListAllowedSerialsResponse, error) {
+	bodyBytes, err := io.ReadAll(rsp.Body)
+	defer func() { _ = rsp.Body.Close() }()
+	if err != nil {
+		return nil, err
+	}
+
+	response := &ListAllowedSerialsResponse{
+		Body:         bodyBytes,
+		HTTPResponse: rsp,
+	}
+
+	switch {
+	case strings.Contains(rsp.Header.Get("Content-Type"), "json") && rsp.StatusCode == 200:
+		var dest AllowedSerials
+		if err := json.Unmarshal(bodyBytes, &dest); err != nil {
+			return nil, err
+		}
+		response.JSON200 = &dest
+
+	case strings.Contains(rsp.Header.Get("Content-Type"), "json") && true:
+		var dest Problem
+		if err := json.Unmarshal(bodyBytes, &dest); err != nil {
+			return nil, err
+		}
+		response.ApplicationproblemJSONDefault = &dest
+
+	}
+
+	return response, nil
+}
+
+// ParseSetAllowedSerialsResponse parses an HTTP response from a SetAllowedSerialsWithResponse call
+func ParseSetAllowedSerialsResponse(rsp *http.Response) (*SetAllowedSerialsResponse, error) {
+	bodyBytes, err := io.ReadAll(rsp.Body)
+	defer func() { _ = rsp.Body.Close() }()
+	if err != nil {
+		return nil, err
+	}
+
+	response := &SetAllowedSerialsResponse{
+		Body:         bodyBytes,
+		HTTPResponse: rsp,
+	}
+
+	switch {
+	case strings.Contains(rsp.Header.Get("Content-Type"), "json") && rsp.StatusCode == 200:
+		var dest AllowedSerials
 		if err := json.Unmarshal(bodyBytes, &dest); err != nil {
 			return nil, err
 		}

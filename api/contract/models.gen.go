@@ -89,6 +89,13 @@ type Allocation struct {
 	Slot string `json:"slot"`
 }
 
+// AllowedSerials defines model for AllowedSerials.
+type AllowedSerials struct {
+	// Serials Chassis serials; upper and lower case are the same
+	Serials []string `json:"serials"`
+	Site    string   `json:"site"`
+}
+
 // Array defines model for Array.
 type Array struct {
 	// EndedAt Of the last job
@@ -881,6 +888,9 @@ type NewBMCAct struct {
 
 // NewBMCProbe defines model for NewBMCProbe.
 type NewBMCProbe struct {
+	// Password Kept sealed until a worker takes it, and never shown
+	Password string `json:"password,omitempty"`
+
 	// PlainHttp Plain HTTP, for labs
 	PlainHttp bool `json:"plain_http,omitempty"`
 
@@ -890,6 +900,9 @@ type NewBMCProbe struct {
 	// Range An address and the length of its network, like 10.20.0.0/24; at most 4096 addresses
 	Range string `json:"range"`
 	Site  string `json:"site"`
+
+	// Username Account to read serials with; absent = nothing is logged in to
+	Username string `json:"username,omitempty"`
 }
 
 // NewBudget defines model for NewBudget.
@@ -1918,6 +1931,11 @@ type ListAcceleratorsParams struct {
 	After *After `form:"after,omitempty" json:"after,omitempty"`
 }
 
+// ListAllowedSerialsParams defines parameters for ListAllowedSerials.
+type ListAllowedSerialsParams struct {
+	Site string `form:"site" json:"site"`
+}
+
 // ListArraysParams defines parameters for ListArrays.
 type ListArraysParams struct {
 	Tenant  *TenantQuery  `form:"tenant,omitempty" json:"tenant,omitempty"`
@@ -2340,6 +2358,9 @@ type ListDeliveriesParams struct {
 	// Limit How many at most; absent = 100
 	Limit *Limit `form:"limit,omitempty" json:"limit,omitempty"`
 }
+
+// SetAllowedSerialsJSONRequestBody defines body for SetAllowedSerials for application/json ContentType.
+type SetAllowedSerialsJSONRequestBody = AllowedSerials
 
 // SubmitArrayJSONRequestBody defines body for SubmitArray for application/json ContentType.
 type SubmitArrayJSONRequestBody = NewArray

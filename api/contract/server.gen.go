@@ -16,6 +16,12 @@ type ServerInterface interface {
 	// ListAccelerators List accelerators
 	// (GET /v1/accelerators)
 	ListAccelerators(c *gin.Context, params ListAcceleratorsParams)
+	// ListAllowedSerials A site's allow-list
+	// (GET /v1/allowed-serials)
+	ListAllowedSerials(c *gin.Context, params ListAllowedSerialsParams)
+	// SetAllowedSerials Say which machines a site was sent, in the place of the list before
+	// (PUT /v1/allowed-serials)
+	SetAllowedSerials(c *gin.Context)
 	// ListArrays List arrays, newest first
 	// (GET /v1/arrays)
 	ListArrays(c *gin.Context, params ListArraysParams)
@@ -536,6 +542,46 @@ func (siw *ServerInterfaceWrapper) ListAccelerators(c *gin.Context) {
 	}
 
 	siw.Handler.ListAccelerators(c, params)
+}
+
+// ListAllowedSerials operation middleware
+func (siw *ServerInterfaceWrapper) ListAllowedSerials(c *gin.Context) {
+
+	var err error
+	_ = err
+
+	// Parameter object where we will unmarshal all parameters from the context
+	var params ListAllowedSerialsParams
+
+	// ------------- Required query parameter "site" -------------
+
+	err = runtime.BindQueryParameterWithOptions("form", true, true, "site", c.Request.URL.Query(), &params.Site, runtime.BindQueryParameterOptions{Type: "string", Format: ""})
+	if err != nil {
+		siw.ErrorHandler(c, fmt.Errorf("Invalid format for parameter site: %w", err), http.StatusBadRequest)
+		return
+	}
+
+	for _, middleware := range siw.HandlerMiddlewares {
+		middleware(c)
+		if c.IsAborted() {
+			return
+		}
+	}
+
+	siw.Handler.ListAllowedSerials(c, params)
+}
+
+// SetAllowedSerials operation middleware
+func (siw *ServerInterfaceWrapper) SetAllowedSerials(c *gin.Context) {
+
+	for _, middleware := range siw.HandlerMiddlewares {
+		middleware(c)
+		if c.IsAborted() {
+			return
+		}
+	}
+
+	siw.Handler.SetAllowedSerials(c)
 }
 
 // ListArrays operation middleware
@@ -4711,6 +4757,8 @@ func RegisterHandlersWithOptions(router gin.IRouter, si ServerInterface, options
 	router.POST(options.BaseURL+"/v1/servers/:id/actions/unprotect", wrapper.UnprotectServer)
 	router.GET(options.BaseURL+"/v1/found-bmcs", wrapper.ListFoundBMCs)
 	router.POST(options.BaseURL+"/v1/found-bmcs", wrapper.KeepFoundBMCs)
+	router.GET(options.BaseURL+"/v1/allowed-serials", wrapper.ListAllowedSerials)
+	router.PUT(options.BaseURL+"/v1/allowed-serials", wrapper.SetAllowedSerials)
 	router.POST(options.BaseURL+"/v1/bmc-probes", wrapper.ProbeBMCs)
 	router.GET(options.BaseURL+"/v1/bmc-probes/:probe", wrapper.GetBMCProbe)
 	router.GET(options.BaseURL+"/v1/servers/:id/bmc", wrapper.GetBMC)

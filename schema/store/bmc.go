@@ -3,6 +3,7 @@ package store
 import (
 	"context"
 	"fmt"
+	"slices"
 	"strings"
 
 	"gpupool/schema"
@@ -193,7 +194,8 @@ func (s *Store) SawBMC(ctx context.Context, now schema.BMCSighting) error {
 	})
 }
 
-// FoundBMCs keeps what a probe or a DHCP server saw. Addresses that a server is enrolled with are no find.
+// FoundBMCs keeps what a probe or a DHCP server saw. Addresses that a server is enrolled with are no find, and neither is a
+// machine whose serial is known and not on its site's allow-list.
 func (s *Store) FoundBMCs(ctx context.Context, found []schema.BMCFound) error {
 	return s.Write(ctx, func(tx *Tx) error {
 		for _, f := range found {
@@ -201,7 +203,11 @@ func (s *Store) FoundBMCs(ctx context.Context, found []schema.BMCFound) error {
 			if err := tx.db.Raw("SELECT count(*) FROM servers WHERE bmc_address = ?", f.Address).Scan(&enrolled).Error; err != nil {
 				return err
 			}
-			if enrolled > 0 {
+			is, err := tx.listed(f.Site, f.Serial)
+			if err != nil {
+				return err
+			}
+			if enrolled > 0 || is == schema.ListedNo {
 				continue
 			}
 			if _, err := tx.exec(`INSERT INTO bmc_found (address, site, protocol, vendor, product, uuid, serial, mac, tls_key, via, first_seen, last_seen) VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)
@@ -215,14 +221,29 @@ func (s *Store) FoundBMCs(ctx context.Context, found []schema.BMCFound) error {
 	})
 }
 
-// BMCsFound lists what was found and is not enrolled since.
+// BMCsFound lists what was found and is not enrolled since, each with what its site's allow-list says of it now.
 func (s *Store) BMCsFound(ctx context.Context, site string) ([]schema.BMCFound, error) {
 	q := s.read(ctx).Where("address NOT IN (SELECT bmc_address FROM servers)").Order("address")
 	if site != "" {
 		q = q.Where("site = ?", site)
 	}
 	var out []schema.BMCFound
-	return out, q.Find(&out).Error
+	if err := q.Find(&out).Error; err != nil {
+		return nil, err
+	}
+	lists := map[string][]string{}
+	for _, f := range out {
+		if _, read := lists[f.Site]; !read {
+			list, err := s.AllowedSerials(ctx, f.Site)
+			if err != nil {
+				return nil, err
+			}
+			slices.Sort(list) // the database's order may be its locale's
+			lists[f.Site] = list
+		}
+	}
+	mark(out, lists)
+	return out, nil
 }
 
 // BMCEvidence is evidence that a BMC gave, about the accelerator of that serial, else of that slot, else about the server.

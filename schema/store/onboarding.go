@@ -73,6 +73,9 @@ func (s *Store) BeginReinstall(ctx context.Context, server, profile, reason, by 
 
 // beginAttempt takes the next attempt of a server that may be wiped.
 func (tx *Tx) beginAttempt(v *schema.Server, profile, by, why string) error {
+	if err := tx.mustBeAllowed("", v.Site, v.Serial); err != nil {
+		return err
+	}
 	v.Attempt++
 	v.Epoch++
 	v.Step = schema.StepVerifyBMC
@@ -152,6 +155,11 @@ func (tx *Tx) mayDestroy(v schema.Server, attempt int) error {
 		}
 		if verified == 0 {
 			return schema.Unsafe(fmt.Sprintf("the BMC of server %s was not proven to be its own in this attempt", v.Name), "another machine might be emptied or switched off: skip this too, with a reason, and do it by hand")
+		}
+	}
+	if v.Phase == schema.PhaseOnboarding { // what leaves is emptied whatever the list says by now
+		if err := tx.mustBeAllowed("", v.Site, v.Serial); err != nil {
+			return err
 		}
 	}
 	var installed int64

@@ -176,6 +176,9 @@ func (s *Store) EnrollServers(ctx context.Context, by string, ring *secret.Ring,
 					return err
 				}
 			}
+			if err := tx.mustBeAllowed(at+"serial", n.Site, n.Serial); err != nil {
+				return err
+			}
 			neighbour, err := tx.placeAtBMC(at, n)
 			if err != nil {
 				return err

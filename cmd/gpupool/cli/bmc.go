@@ -21,7 +21,7 @@ func (a *app) bmc() *cobra.Command {
 	g := group("bmc", "Look at servers through their BMCs, and drive them",
 		a.bmcShow(), a.bmcDoctor(), a.bmcIdentify(), a.bmcPower(), a.bmcBoot(), a.bmcLight(), a.bmcLogs(), a.bmcSensors(), a.bmcConsole(), a.bmcCapture(),
 		a.bmcFirmware(), a.bmcMetrics(), a.bmcOrder(), a.bmcBIOS(), a.bmcMedia(),
-		a.bmcCredential(), a.bmcRotate(), a.bmcLogin(), a.bmcTrust(), a.bmcReset(), a.bmcDiscover(), a.bmcFound())
+		a.bmcCredential(), a.bmcRotate(), a.bmcLogin(), a.bmcTrust(), a.bmcReset(), a.bmcDiscover(), a.bmcFound(), a.bmcAllow())
 	for _, c := range g.Commands() {
 		if args := bmcExamples[c.Name()]; args != nil {
 			c.Example = "  gpupool bmc " + c.Name() + " " + strings.Join(args, "\n  gpupool bmc "+c.Name()+" ")

@@ -3,15 +3,14 @@ package cli
 import (
 	"bufio"
 	"cmp"
-	"context"
 	"errors"
 	"fmt"
 	"io"
-	"log/slog"
+	"maps"
 	"net/netip"
 	"os"
+	"slices"
 	"strings"
-	"sync"
 	"time"
 
 	"github.com/goccy/go-yaml"
@@ -42,7 +41,8 @@ func (a *app) bmcDiscover() *cobra.Command {
 		Use: "discover RANGE", Short: "Look for BMCs in an address range, from this machine or from a site", Args: exactly("RANGE"),
 		Long: `Ask every address of a range, such as 10.20.0.0/24, for a Redfish service, from the machine that this runs on, or with --from SITE
 from a worker of that site, where its BMC network is reached. Each is asked once and nothing is logged in to: what is shown is what a
-BMC tells everyone.
+BMC tells everyone. With --from and --user each that answers is logged in to, once, and its serial held against the site's
+allow-list (` + "`gpupool bmc allow`" + `).
 
 With --allow FILE, the serials of the machines that you ordered, one a line, those that answer are logged in to, each with the one
 password given, once, and are marked where their serial is on the list. Only these are yours to enrol. The password comes from
@@ -52,6 +52,7 @@ With --site what was found is kept with the pool, for ` + "`gpupool bmc found`" 
 		Example: `  gpupool bmc discover 10.20.0.0/24
   gpupool bmc discover 10.20.0.0/24 --site hall-1
   gpupool bmc discover 10.20.0.0/24 --from hall-1
+  gpupool bmc discover 10.20.0.0/24 --from hall-1 --user root --password-file factory.txt
   gpupool bmc discover 10.20.0.0/24 --allow serials.txt --user root --password-file factory.txt`,
 		RunE: func(cmd *cobra.Command, args []string) error {
 			prefix, err := netip.ParsePrefix(args[0])
@@ -63,9 +64,15 @@ With --site what was found is kept with the pool, for ` + "`gpupool bmc found`" 
 			}
 			if from != "" {
 				if allow != "" || site != "" {
-					return usageError{errors.New("--from keeps what it finds and logs in nowhere: it goes with neither --site nor --allow")}
+					return usageError{errors.New("--from keeps what it finds, and goes by the site's own allow-list: it goes with neither --site nor --allow")}
 				}
-				return a.discoverFrom(cmd, contract.NewBMCProbe{Site: from, Range: prefix.String(), Port: port, PlainHttp: plain})
+				in := contract.NewBMCProbe{Site: from, Range: prefix.String(), Port: port, PlainHttp: plain, Username: user}
+				if user != "" {
+					if in.Password, err = bmcPassword(cmd, file); err != nil {
+						return err
+					}
+				}
+				return a.discoverFrom(cmd, in)
 			}
 			if (allow == "") != (user == "") {
 				return usageError{errors.New("--allow and --user go together: serials are read by logging in")}
@@ -84,12 +91,16 @@ With --site what was found is kept with the pool, for ` + "`gpupool bmc found`" 
 			if err != nil {
 				return err
 			}
+			known := make([]bmc.Recognised, len(list))
+			if allow != "" {
+				known = bmc.Recognise(cmd.Context(), list, user, password, logins)
+			}
 			out := make([]found, len(list))
 			for i, f := range list {
-				out[i].Found = f
-			}
-			if allow != "" {
-				recognise(cmd.Context(), out, serials, user, password, logins)
+				out[i] = found{Found: f, Serial: known[i].Serial, Model: known[i].Model, Listed: serials[strings.ToUpper(known[i].Serial)]}
+				if known[i].Err != nil {
+					out[i].Error = known[i].Err.Error()
+				}
 			}
 			if site != "" {
 				if err := a.keepFound(cmd, site, out, allow != ""); err != nil {
@@ -133,8 +144,15 @@ func (a *app) discoverFrom(cmd *cobra.Command, in contract.NewBMCProbe) error {
 		return printJSON(cmd.OutOrStdout(), map[string]any{"items": p.Found})
 	}
 	t := newTable("ADDRESS", "VENDOR", "PRODUCT", "UUID")
+	if p.LogsIn {
+		t = newTable("ADDRESS", "MODEL", "SERIAL", "LISTED", "TROUBLE")
+	}
 	for _, f := range p.Found {
-		t.row(f.Address, f.Vendor, f.Product, f.UUID)
+		if p.LogsIn {
+			t.row(f.Address, f.Product, f.Serial, string(f.Listed), f.Trouble)
+		} else {
+			t.row(f.Address, f.Vendor, f.Product, f.UUID)
+		}
 	}
 	t.write(cmd.OutOrStdout(), noneAnswers(in.Port, in.PlainHttp))
 	return nil
@@ -164,32 +182,6 @@ func readSerials(file string) (map[string]bool, error) {
 		return nil, &schema.Error{Code: schema.CodeInvalid, Field: "allow", Message: "there is no serial in " + file, Hint: "one serial a line"}
 	}
 	return out, nil
-}
-
-// recognise reads who each is, with one login each that is kept to the key that was seen without one.
-func recognise(ctx context.Context, list []found, serials map[string]bool, user, password string, atOnce int) {
-	var wg sync.WaitGroup
-	slot := make(chan struct{}, max(1, atOnce))
-	for i := range list {
-		wg.Go(func() {
-			slot <- struct{}{}
-			defer func() { <-slot }()
-			f := &list[i]
-			c, err := bmc.Dial(ctx, bmc.Endpoint{Address: f.Address, Credential: bmc.Static(user, password), TLSPin: f.TLSPin}, bmc.WithLog(slog.New(slog.DiscardHandler)))
-			if err != nil {
-				f.Error = err.Error()
-				return
-			}
-			id, err := c.Identify(ctx)
-			if err = errors.Join(err, c.Close(context.WithoutCancel(ctx))); err != nil {
-				f.Error = err.Error()
-				return
-			}
-			f.Serial, f.Model = id.Serial, strings.TrimSpace(id.Manufacturer+" "+id.Model)
-			f.Listed = serials[strings.ToUpper(id.Serial)]
-		})
-	}
-	wg.Wait()
 }
 
 func (a *app) showFound(cmd *cobra.Command, list []found, named bool, none string) error {
@@ -237,7 +229,8 @@ func (a *app) bmcFound() *cobra.Command {
 	cmd := &cobra.Command{
 		Use: "found", Short: "List BMCs that were found and that no server is enrolled with", Args: cobra.NoArgs,
 		Long: `List BMCs that answered ` + "`gpupool bmc discover --site`" + ` or that asked the pool's DHCP for an address (pxe.discover_unknown), and that
-no server is enrolled with. An address that begins with mac: is one that has been given none yet.
+no server is enrolled with. An address that begins with mac: is one that has been given none yet. LISTED says whether its serial is on
+the site's allow-list; unknown is one that nobody has logged in to.
 
 With --enrollment those with an address are printed as servers to enrol: fill in what a BMC does not tell, and give the file to
 ` + "`gpupool server enroll -f FILE`" + `.`,
@@ -258,9 +251,9 @@ With --enrollment those with an address are printed as servers to enrol: fill in
 				return printEnrollment(cmd.OutOrStdout(), list.Items)
 			}
 			now := nowInstant()
-			t := newTable("ADDRESS", "SITE", "VENDOR", "PRODUCT", "SERIAL", "VIA", "SEEN")
+			t := newTable("ADDRESS", "SITE", "VENDOR", "PRODUCT", "SERIAL", "LISTED", "VIA", "SEEN")
 			for _, f := range list.Items {
-				t.row(f.Address, f.Site, f.Vendor, f.Product, f.Serial, f.Via, words.Ago(f.LastSeen, now))
+				t.row(f.Address, f.Site, f.Vendor, f.Product, f.Serial, cmp.Or(string(f.Listed), "-"), f.Via, words.Ago(f.LastSeen, now))
 			}
 			t.write(cmd.OutOrStdout(), "None was found that is not enrolled.")
 			return nil
@@ -271,11 +264,68 @@ With --enrollment those with an address are printed as servers to enrol: fill in
 	return cmd
 }
 
+func (a *app) bmcAllow() *cobra.Command {
+	var site string
+	var none bool
+	cmd := &cobra.Command{
+		Use: "allow [FILE] --site SITE", Short: "Say by their serials which machines a site was sent, or show the list", Args: cobra.MaximumNArgs(1),
+		Long: `Say which machines a site was sent: FILE has their serials, one a line, and takes the place of the list before. While a site has a
+list, a machine whose serial is not on it is neither kept when a probe finds it, nor enrolled, nor installed. Without FILE the list
+is printed; --none takes it away, and all are allowed again.`,
+		Example: "  gpupool bmc allow ordered.txt --site hall-1\n  gpupool bmc allow --site hall-1 > ordered.txt\n  gpupool bmc allow --site hall-1 --none",
+		RunE: func(cmd *cobra.Command, args []string) error {
+			if none && len(args) > 0 {
+				return usageError{errors.New("--none takes the list away: it goes with no FILE")}
+			}
+			in := contract.AllowedSerials{Site: site, Serials: []string{}}
+			if len(args) > 0 {
+				serials, err := readSerials(args[0])
+				if err != nil {
+					return err
+				}
+				in.Serials = slices.Sorted(maps.Keys(serials))
+			}
+			c, err := a.connect()
+			if err != nil {
+				return err
+			}
+			if none || len(args) > 0 {
+				list, err := call.Do[contract.AllowedSerials](c.SetAllowedSerials(cmd.Context(), in))
+				switch {
+				case err != nil:
+					return err
+				case none:
+					return a.said(cmd, list, "Site %s has no allow-list: all machines are allowed.", site)
+				}
+				return a.said(cmd, list, "Site %s allows these machines and no others: %d", site, len(list.Serials))
+			}
+			list, err := call.Do[contract.AllowedSerials](c.ListAllowedSerials(cmd.Context(), &contract.ListAllowedSerialsParams{Site: site}))
+			if err != nil {
+				return err
+			}
+			if a.json() {
+				return printJSON(cmd.OutOrStdout(), list)
+			}
+			for _, s := range list.Serials {
+				fmt.Fprintln(cmd.OutOrStdout(), words.Printable(s, false))
+			}
+			if len(list.Serials) == 0 {
+				fmt.Fprintln(cmd.ErrOrStderr(), words.Printable("Site "+site+" has no allow-list: all machines are allowed.", false))
+			}
+			return nil
+		},
+	}
+	cmd.Flags().StringVar(&site, "site", "", "the site (required)")
+	cmd.Flags().BoolVar(&none, "none", false, "take the list away")
+	required(cmd, "site")
+	return cmd
+}
+
 // printEnrollment prints what is known of each, and the rest to be filled in: an empty field is refused by its name.
 func printEnrollment(w io.Writer, list []schema.BMCFound) error {
 	var out []any
 	for _, f := range list {
-		if strings.HasPrefix(f.Address, "mac:") {
+		if strings.HasPrefix(f.Address, "mac:") || f.Listed == schema.ListedNo {
 			continue
 		}
 		out = append(out, struct {
