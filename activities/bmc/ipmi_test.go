@@ -19,7 +19,8 @@ import (
 	"gpupool/schema/store/storetest"
 )
 
-// ipmiSim starts OpenIPMI's simulator, a BMC that isn't ours. Its machine is a folder: power, boot and identify are files. Its
+// ipmiSim starts OpenIPMI's simulator, a BMC that isn't ours. Its machine is a folder: power, boot and identify are files, and done tells
+// what was changed. A change that the file hold names, as in "before power 0" or "after power 0", waits until that is gone. Its
 // console takes the commands of its configuration while it runs. more are further lines of its BMC's configuration.
 func ipmiSim(t *testing.T, more ...string) (address, machine string, console io.Writer) {
 	t.Helper()
@@ -47,10 +48,12 @@ func ipmiSim(t *testing.T, more ...string) (address, machine string, console io.
 	// The simulator calls: control get <what>..., control set <what> <value>...
 	control := write("control", 0o755, `#!/bin/sh
 cd "`+dir+`" || exit 1
+# held waits before or after a change for as long as the file hold names it.
+held() { [ "$(cat hold 2>/dev/null)" != "$*" ] || { touch reached; while [ -e hold ]; do sleep 0.02; done; }; }
 op=$1; shift
 while [ $# -gt 0 ]; do
   if [ "$op" = set ]; then
-    printf %s "$2" > "$1"; shift 2
+    held before "$1" "$2"; echo "$1 $2" >> done; printf %s "$2" > "$1"; held after "$1" "$2"; shift 2
   else
     printf '%s:%s\n' "$1" "$(cat "$1" 2>/dev/null || echo 0)"; shift
   fi
