@@ -49,7 +49,7 @@ const (
 	DriftOrphan    ClusterDrift = "orphan"    // the cluster has a run that is over in the record: it was ended
 	DriftLost      ClusterDrift = "lost"      // the cluster no longer knows a run that the record has
 	DriftDevices   ClusterDrift = "devices"   // the cluster bound other devices than were allocated: the record follows
-	DriftContested ClusterDrift = "contested" // the cluster bound a device that another job holds: it is cordoned
+	DriftContested ClusterDrift = "contested" // the cluster bound a device that another job holds, or gave it to work that is not the pool's: it is cordoned
 	DriftDrained   ClusterDrift = "drained"   // somebody drained or cordoned the node in the cluster: cordoned here
 	DriftUndrained ClusterDrift = "undrained" // our drain was lifted there while the cordon stands: drained again
 	DriftMissing   ClusterDrift = "missing"   // a server of the pool is no node of its cluster: cordoned

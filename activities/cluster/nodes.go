@@ -3,6 +3,7 @@ package cluster
 import (
 	"cmp"
 	"context"
+	"encoding/json"
 	"fmt"
 	"maps"
 	"slices"
@@ -22,6 +23,7 @@ func (c *connector) keepNodes(ctx context.Context, work []store.ClusterWork, ser
 	for _, f := range view.Foreign {
 		foreign[f.Node] = append(foreign[f.Node], f)
 	}
+	bound := boundTo(work, view)
 	ours := map[string]bool{} // identities of devices that jobs of the pool hold
 	for _, w := range work {
 		for _, p := range w.Parts {
@@ -54,11 +56,56 @@ func (c *connector) keepNodes(ctx context.Context, work []store.ClusterWork, ser
 		if there && !node.Joined && !leaves {
 			c.join(ctx, n.Server.Name)
 		}
+		if err := c.contested(ctx, n, keep, bound); err != nil {
+			return err
+		}
 		if err := c.cordon(ctx, n, keep); err != nil {
 			return err
 		}
 		if there {
 			c.drain(ctx, n, node)
+		}
+	}
+	return nil
+}
+
+// boundTo are the devices, by identity, that the cluster said it had bound to runs of ours, with whose job; but for what it
+// says now that it has ended.
+func boundTo(work []store.ClusterWork, view View) map[string]string {
+	over := map[Ref]bool{}
+	for _, s := range view.Runs {
+		over[s.Ref] = s.Over()
+	}
+	jobs := map[string]string{}
+	for _, w := range work {
+		if over[Ref{w.Native, w.SubmittedAt}] {
+			continue
+		}
+		for _, p := range w.Parts {
+			var devices []string
+			if p.Task.State.Ended() || json.Unmarshal([]byte(p.Task.Devices), &devices) != nil {
+				continue // nothing was told
+			}
+			for _, d := range devices {
+				jobs[d] = w.Job
+			}
+		}
+	}
+	return jobs
+}
+
+// contested tells, once, of work that is not the pool's on a device that a run of ours is bound to: a cluster that lost its
+// memory gives out again what is in use. Both are left alone, and the device is kept from the next as long as either has it.
+func (c *connector) contested(ctx context.Context, n store.Node, keep store.Keep, bound map[string]string) error {
+	before := keepOf(n).Accelerators
+	for _, a := range n.Accelerators {
+		what, kept := keep.Accelerators[a.ID]
+		job := bound[identity(a)]
+		if !kept || job == "" || before[a.ID] == what {
+			continue
+		}
+		if err := c.right.Drift(ctx, schema.DriftContested, job, n.Server.ID, fmt.Sprintf("%s is on accelerator %s of %s, which job %s is bound to: both are left alone, and it is kept from the next", what, a.ID, n.Server.Name, job)); err != nil {
+			return err
 		}
 	}
 	return nil

@@ -428,18 +428,25 @@ func TestALostAnswerIsNotASecondRun(t *testing.T) {
 func TestAControllerThatLostItsState(t *testing.T) {
 	c := slurmtest.Start(t, []string{"h1", "h2"}, nil, 8)
 	p := clustertest.New(t, "pool", schema.ClusterSlurm, []string{"h1", "h2"}, 8)
-	p.Connect(open(config(c)), quick)
+	stop := p.Connect(open(config(c)), quick)
 	j := p.Submit("x1", 1, `echo "$GPUPOOL_ATTEMPT on $SLURMD_NODENAME"; sleep 300`, nil)
-	p.Await("it runs", func() bool { return p.Output(j.ID, 0) == "1 on h1\n" })
+	p.Await("it runs, and its device is known", func() bool { return p.Output(j.ID, 0) == "1 on h1\n" && slices.Equal(p.Held(j.ID, "h1"), []int{0}) })
 	<-time.After(time.Second) // BOOT_TIME and submit times are whole seconds
+	stop()
 	c.Kill("slurmctld")
 	c.Forget()
 	c.StartController()
-	// Somebody's job takes the id that the pool's had: Slurm takes what runs under that id for it, and lets it run.
-	other := c.Must("sbatch", "--parsable", "--output=/dev/null", "--wrap", "sleep 300")
+	// Somebody's job takes the id that the pool's had: Slurm takes what runs under that id for it, and lets it run. It gives it
+	// the device that the pool's job has, too.
+	other := c.Must("sbatch", "--parsable", "--nodelist=h1", "--gres=gpu:1", "--output=/dev/null", "--wrap", "sleep 300")
+	p.Await("somebody's job runs", func() bool { return c.Must("squeue", "--noheader", "--jobs="+other, "--format=%T") == "RUNNING" })
+	p.Connect(open(config(c)), quick)
 	p.Await("the pool's is placed anew, elsewhere", func() bool { return p.Output(j.ID, 0) == "2 on h2\n" })
 	if p.Drifts(schema.DriftLost) == 0 {
 		t.Error("nobody was told that it was lost")
+	}
+	if n := p.Drifts(schema.DriftContested); n != 1 {
+		t.Errorf("that its device was given to somebody while it ran was told %d times", n)
 	}
 	if why := p.Cordon("h1", schema.CordonRelease); why == "" {
 		t.Error("what was forgotten may run on h1 still, but its devices may be given out")
