@@ -111,6 +111,7 @@ func (c *Config) Check() error {
 				errs = append(errs, fmt.Errorf("subnet %s overlaps %s: each address belongs to one subnet", s.Prefix, o.Prefix))
 			}
 		}
+		errs = append(errs, c.checkRelays(i))
 	}
 	for i := range c.V6.Subnets {
 		errs = append(errs, c.V6.Subnets[i].check())
@@ -125,6 +126,25 @@ func (c *Config) Check() error {
 	return errors.Join(errs...)
 }
 
+// checkRelays says which relay of the i-th subnet is another's too, by its list or its address: whose clients it relays could
+// not be told.
+func (c *Config) checkRelays(i int) error {
+	for j, o := range c.Subnets {
+		if i == j {
+			continue
+		}
+		for _, r := range c.Subnets[i].Relays {
+			if o.Prefix.Contains(r) {
+				return fmt.Errorf("subnet %s: relay %s is an address of subnet %s, so it can't be told whose clients it relays: want it off the list, and to say their network in option 82, sub-option 5", c.Subnets[i].Prefix, r, o.Prefix)
+			}
+			if j < i && slices.Contains(o.Relays, r) {
+				return fmt.Errorf("subnet %s: relay %s is of subnet %s already: want each relay in one subnet's list", c.Subnets[i].Prefix, r, o.Prefix)
+			}
+		}
+	}
+	return nil
+}
+
 func (s *Subnet) check() error {
 	if !s.Prefix.IsValid() || !s.Prefix.Addr().Is4() || s.Prefix.Bits() < 8 || s.Prefix.Bits() > 31 {
 		return fmt.Errorf("subnet %q: want an IPv4 network of /8 to /31, as 10.1.0.0/24", s.Prefix)
@@ -135,9 +155,14 @@ func (s *Subnet) check() error {
 	if len(s.Ranges) == 0 {
 		s.Ranges = []lease.Range{{From: s.Prefix.Addr(), To: lease.Broadcast(s.Prefix)}}
 	}
-	for _, r := range s.Ranges {
+	for i, r := range s.Ranges {
 		if !s.Prefix.Contains(r.From) || !s.Prefix.Contains(r.To) || r.To.Less(r.From) {
 			return fmt.Errorf("subnet %s: range %s-%s: want two addresses of the subnet, the lower one first", s.Prefix, r.From, r.To)
+		}
+		for _, o := range s.Ranges[:i] {
+			if r.From.Compare(o.To) <= 0 && o.From.Compare(r.To) <= 0 {
+				return fmt.Errorf("subnet %s: range %s-%s overlaps %s-%s: want each address in one range", s.Prefix, r.From, r.To, o.From, o.To)
+			}
 		}
 	}
 	for _, r := range s.Routers {
