@@ -10,6 +10,7 @@ import (
 	"os"
 	"path/filepath"
 	"strings"
+	"sync"
 	"testing"
 	"time"
 
@@ -99,6 +100,40 @@ func TestABodyThatDoesNotComeIsNotWaitedForForEver(t *testing.T) {
 			if _, err := io.Copy(io.Discard, c); err != nil {
 				t.Fatalf("the connection is still open: %v", err)
 			}
+		})
+	}
+}
+
+// TestAHeadThatComesByDropsIsNotWaitedForForEver: a client that says a little all the time, and never all of it, is cut off when a
+// whole head would have been there; so are many of them.
+func TestAHeadThatComesByDropsIsNotWaitedForForEver(t *testing.T) {
+	t.Parallel()
+	at, _ := site(t, 1, func(_ *Handler, s *http.Server) {
+		if s.ReadHeaderTimeout <= 0 || s.ReadHeaderTimeout > 30*time.Second {
+			t.Errorf("a head may take %s, want a bound of seconds", s.ReadHeaderTimeout)
+		}
+		s.ReadHeaderTimeout = 300 * time.Millisecond
+	})
+	var all sync.WaitGroup
+	defer all.Wait()
+	for range 50 {
+		c, err := net.Dial("tcp4", at)
+		if err != nil {
+			t.Fatal(err)
+		}
+		all.Go(func() {
+			defer c.Close()
+			if _, err := io.WriteString(c, "GET /healthz HTTP/1.1\r\nHost: x\r\n"); err != nil {
+				t.Error(err)
+			}
+			drop := time.NewTicker(20 * time.Millisecond)
+			defer drop.Stop()
+			for end := time.Now().Add(20 * time.Second); time.Now().Before(end); <-drop.C {
+				if _, err := io.WriteString(c, "X: y\r\n"); err != nil {
+					return // it was cut off
+				}
+			}
+			t.Error("it is still waited for")
 		})
 	}
 }
