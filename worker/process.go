@@ -254,7 +254,7 @@ func (p *Process) allocators(ctx context.Context) error {
 	}
 	for _, region := range p.Config.Regions {
 		w := sdkworker.New(p.Client, workflows.AllocatorQueue(region), sdkworker.Options{DisableWorkflowWorker: true, MaxConcurrentActivityTaskPollers: 1, WorkerStopTimeout: stopWithin, MaxHeartbeatThrottleInterval: hosted.Every})
-		w.RegisterActivity(&allocator.Activities{Store: p.Store, Mixed: p.Config.Jobs.MixedTenants, Holder: identity(), Log: p.log.With("part", "allocator")})
+		w.RegisterActivity(&allocator.Activities{Store: p.Store, Policy: policy(p.Config.Queue), Mixed: p.Config.Jobs.MixedTenants, Holder: identity(), Log: p.log.With("part", "allocator")})
 		if err := w.Start(); err != nil {
 			return fmt.Errorf("starting the allocator of region %s: %w", region, err)
 		}

@@ -1,6 +1,7 @@
 package allocator
 
 import (
+	"cmp"
 	"context"
 	"fmt"
 	"math"
@@ -66,7 +67,7 @@ func load(ctx context.Context, db *store.Store, region, holder string, policy en
 	if err := l.setServers(ctx, ids); err != nil {
 		return nil, err
 	}
-	past, err := db.PastUsage(ctx, region, db.Now().Add(-pastUsage))
+	past, err := db.PastUsage(ctx, region, db.Now().Add(-pastUsage(policy)))
 	if err != nil {
 		return nil, err
 	}
@@ -99,8 +100,10 @@ func load(ctx context.Context, db *store.Store, region, holder string, policy en
 // loadPart is how many queued jobs are read at a time: what is read is not in memory twice.
 const loadPart = 10000
 
-// pastUsage is how far back fair share remembers at load: by the default half-life what was before weighs less than 1/7000.
-const pastUsage = 90 * 24 * time.Hour
+// pastUsage is how far back fair share remembers at load: what was 13 half-lives before weighs less than 1/8000.
+func pastUsage(p engine.Config) time.Duration {
+	return 13 * cmp.Or(max(p.HalfLife, 0), engine.DefaultHalfLife)
+}
 
 func keys(m map[string]bool) []string {
 	out := make([]string, 0, len(m))

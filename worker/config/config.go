@@ -17,6 +17,7 @@ type Config struct {
 	BMC        BMC        `yaml:"bmc" help:"The servers' BMCs: which are trusted, how often they are looked at, when their passwords are replaced."`
 	Timing     Timing     `yaml:"timing" help:"How long things may take before something else is done about them. Every process of a pool should be given the same."`
 	Limits     Limits     `yaml:"limits" help:"How much is done at a time."`
+	Queue      Queue      `yaml:"queue" help:"The allocators' policy. Every allocator process of a pool should be given the same; try one on a trace with 'gpupool simulate'."`
 	Jobs       Jobs       `yaml:"jobs" help:"Jobs that the servers' own agents run."`
 	Clusters   []Cluster  `yaml:"clusters" help:"Slurm and Kubernetes clusters whose connectors this process, as a worker, may run; one of those that offer a cluster runs it. Of each: name, kind (slurm, kubernetes), owner; slurm: url, api_version, token_file or jwt_key_file, user, conf, bin_dir, partition, account, log_dir, container_flag; kubernetes: kubeconfig, context, namespace, image." zero:"none: jobs run on the servers' own agents" example:"[{name: alps, kind: slurm, url: 'https://slurm.example.net:6820', jwt_key_file: /etc/slurm/jwt_hs256.key, partition: gpu, log_dir: /shared/gpupool}]"`
 	Webhooks   Webhooks   `yaml:"webhooks" help:"How people's own systems are told of events. Every process of a pool should be given the same."`

@@ -195,6 +195,8 @@ func TestValuesThatCannotWorkAreRefused(t *testing.T) {
 		"a first program that is no boot file":       {[]string{"pxe.stages={x64: ../../etc/passwd, sparc: a}"}, "pxe.stages pxe.stages"},
 		"a boot port that isn't one":                 {[]string{"pxe.boot_listen=4011"}, "pxe.boot_listen"},
 		"waits that are none, and ones for ever":     {[]string{"timing.phone_home=-1s", "timing.burn_in=100ms", "timing.technician=9000h"}, "timing.phone_home timing.burn_in timing.technician"},
+		"a queue's order that there is not":          {[]string{"queue.order=random", "queue.placement=anywhere", "queue.reservations=100"}, "queue.order queue.placement queue.reservations"},
+		"a policy of times that are none":            {[]string{"queue.half_life=1s", "queue.min_run_time=-1m", "queue.entry_penalty=48h"}, "queue.half_life queue.entry_penalty queue.min_run_time"},
 		"a heartbeat that always looks like silence": {[]string{"timing.heartbeat=20s"}, "timing.heartbeat"},
 		"power cut under who is not even silent":     {[]string{"timing.agent_silent=20m"}, "timing.power_cut"},
 		"no server is ever installed":                {[]string{"limits.installs_per_site=-1"}, "limits.installs_per_site"},

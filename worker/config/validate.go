@@ -38,6 +38,7 @@ func (c *Config) Validate() error {
 		"set with database.driver postgres, since every process of the pool needs the same key; make one with 'gpupool keys secrets'")
 	c.BMC.validate(v)
 	c.Timing.validate(v)
+	c.Queue.validate(v)
 	c.Webhooks.validate(v)
 	c.Mail.validate(v)
 	validateClusters(c.Clusters, v)

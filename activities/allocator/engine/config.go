@@ -25,12 +25,15 @@ const (
 	FIFO      Order = "fifo"       // submit order
 )
 
+// DefaultHalfLife is how long it takes past usage to weigh half where the policy says nothing.
+const DefaultHalfLife = 168 * time.Hour
+
 // Config is the policy. The zero Config is a usable one.
 type Config struct {
 	Order     Order
 	Placement Placement
 
-	// HalfLife is how long it takes past usage to weigh half. 0 = 168 h (7 days). Negative = usage never decays.
+	// HalfLife is how long it takes past usage to weigh half. 0 = DefaultHalfLife (7 days). Negative = usage never decays.
 	HalfLife time.Duration
 	// EntryPenalty is the accelerator time charged to fair share (never to the ledger) the moment a job starts, so
 	// that a burst of submits can't take everything before usage shows. 0 = 5 min. Negative = none.
@@ -69,7 +72,7 @@ func (c Config) withDefaults() Config {
 	if c.Placement == "" {
 		c.Placement = LeastFragmentation
 	}
-	setDuration(&c.HalfLife, 168*time.Hour)
+	setDuration(&c.HalfLife, DefaultHalfLife)
 	setDuration(&c.EntryPenalty, 5*time.Minute)
 	setDuration(&c.Grace, 30*time.Second)
 	setDuration(&c.AssumedLimit, schema.AssumedLimit)
