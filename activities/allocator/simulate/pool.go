@@ -77,10 +77,18 @@ func ReadPool(r io.Reader) (*Pool, error) {
 		switch {
 		case g.Count < 1 || g.Count > maxAccelerators:
 			return nil, fmt.Errorf("%w: servers[%d].count: %d: want 1 or more", ErrPool, i, g.Count)
+		case g.CPU < 0 || g.CPU > 1<<20:
+			return nil, fmt.Errorf("%w: servers[%d].cpu: %d: want cores, 1 to %d, or 0 for plenty", ErrPool, i, g.CPU, 1<<20)
+		case g.MemoryGiB < 0 || g.MemoryGiB > 1<<20:
+			return nil, fmt.Errorf("%w: servers[%d].memory_gib: %d: want GiB, 1 to %d, or 0 for plenty", ErrPool, i, g.MemoryGiB, 1<<20)
+		case g.PerRack < 0:
+			return nil, fmt.Errorf("%w: servers[%d].per_rack: %d: want 1 or more servers, or 0 for all in one rack", ErrPool, i, g.PerRack)
 		case g.Accelerators < 1 || g.Accelerators > 1024:
 			return nil, fmt.Errorf("%w: servers[%d].accelerators: %d: want 1 to 1024", ErrPool, i, g.Accelerators)
 		case g.Model == "":
 			return nil, fmt.Errorf("%w: servers[%d].model: empty: want an accelerator model", ErrPool, i)
+		case len(p.Servers)+g.Count > maxAccelerators || p.Accelerators()+g.Count*g.Accelerators > 4*maxAccelerators:
+			return nil, fmt.Errorf("%w: servers[%d].count: %d: want at most %d servers and %d accelerators in all", ErrPool, i, g.Count, maxAccelerators, 4*maxAccelerators)
 		}
 		for n := range g.Count {
 			p.Servers = append(p.Servers, g.server(i, n))
@@ -127,11 +135,11 @@ func openbNodes(text []byte) (*Pool, error) {
 	if !t.has("sn", "cpu_milli", "memory_mib", "gpu", "model") {
 		return nil, fmt.Errorf("%w: columns %v: want sn,cpu_milli,memory_mib,gpu,model", ErrPool, t.names)
 	}
-	p := &Pool{}
+	p, seen := &Pool{}, ids{}
 	for i := range t.rows {
 		r := row{t: t, line: i}
 		s := engine.Server{
-			ID: r.text("sn"), Schedulable: true, CPU: r.count("cpu_milli", 0, 1<<40, 0),
+			ID: seen.id(&r, "sn", ""), Schedulable: true, CPU: r.count("cpu_milli", 0, 1<<40, 0),
 			MemoryBytes: r.count("memory_mib", 0, 1<<40, 0) << 20,
 		}
 		for k := range r.count("gpu", 0, 1024, 0) {
@@ -143,6 +151,9 @@ func openbNodes(text []byte) (*Pool, error) {
 			return nil, fmt.Errorf("%w: %w", ErrPool, r.err)
 		}
 		p.Servers = append(p.Servers, s)
+	}
+	if len(p.Servers) == 0 {
+		return nil, fmt.Errorf("%w: no servers: want a line for each", ErrPool)
 	}
 	return p, nil
 }

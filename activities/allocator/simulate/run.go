@@ -39,7 +39,7 @@ func Run(o Options, out io.Writer) error {
 	if o.GPUs < 0 || o.GPUs > maxAccelerators {
 		return fmt.Errorf("%w: gpus=%d: want 1 to %d", ErrOptions, o.GPUs, maxAccelerators)
 	}
-	if o.Fill < 0 || o.Fill > 100 {
+	if !(o.Fill >= 0 && o.Fill <= 100) { // nor NaN
 		return fmt.Errorf("%w: fill=%g: want a share of the pool, such as 1 or 1.3", ErrOptions, o.Fill)
 	}
 	tr, err := open(o.Trace, ReadTrace)

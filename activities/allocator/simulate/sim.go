@@ -105,6 +105,9 @@ func Replay(tr *Trace, pool *Pool, policy Policy, progress Progress) (*Report, e
 }
 
 func replay(tr *Trace, pool *Pool, policy Policy, progress Progress) (*run, error) {
+	if err := policy.check(pool); err != nil {
+		return nil, err
+	}
 	cfg := policy.Config
 	cfg.Quiet = true
 	r := &run{

@@ -5,6 +5,7 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
+	"math"
 	"os"
 	"path/filepath"
 	"slices"
@@ -123,61 +124,145 @@ high,blue,gpu,1,5,false,100,50,100
 	}
 }
 
+// TestBadInputIsRefusedByName: each field of each file, with the value that it has and what would be right.
 func TestBadInputIsRefusedByName(t *testing.T) {
 	t.Parallel()
-	for name, c := range map[string]struct{ text, want string }{
-		"an unknown format":      {"a,b\n1,2\n", "unknown columns"},
-		"an empty file":          {"", "empty"},
-		"a negative count":       {"timestamp,duration,num_gpus,gpu_time,cluster\n2017-10-09 07:01:55,1,-1,1,x\n", `line 2: num_gpus="-1"`},
-		"a count past int64":     {"timestamp,duration,num_gpus,gpu_time,cluster\n2017-10-09 07:01:55,1,9223372036854775808,1,x\n", "num_gpus"},
-		"a duration of NaN":      {"timestamp,duration,num_gpus,gpu_time,cluster\n2017-10-09 07:01:55,NaN,1,1,x\n", `duration="NaN"`},
-		"a duration of 1e400":    {"timestamp,duration,num_gpus,gpu_time,cluster\n2017-10-09 07:01:55,1e400,1,1,x\n", "duration"},
-		"no such time":           {"timestamp,duration,num_gpus,gpu_time,cluster\nyesterday,1,1,1,x\n", `timestamp="yesterday"`},
-		"a spec that changes":    {"submit,run,accelerators,spec\n0,1,1,s\n0,1,2,s\n", `spec="s"`},
-		"preemptible of perhaps": {"submit,run,accelerators,preemptible\n0,1,1,perhaps\n", "preemptible"},
-	} {
-		t.Run(name, func(t *testing.T) {
-			t.Parallel()
-			_, err := ReadTrace(strings.NewReader(c.text))
-			if err == nil || !strings.Contains(err.Error(), c.want) {
-				t.Errorf("error %v, want one with %q", err, c.want)
-			}
-		})
+	const philly = "timestamp,duration,num_gpus,gpu_time,cluster\n"
+	const openb = "name,cpu_milli,memory_mib,num_gpu,gpu_milli,creation_time,deletion_time,scheduled_time\n"
+	const nodes = "sn,cpu_milli,memory_mib,gpu,model\n"
+	trace := func(text string) error { _, err := ReadTrace(strings.NewReader(text)); return err }
+	pool := func(text string) error {
+		_, err := ReadPool(strings.NewReader(text))
+		if err != nil && !errors.Is(err, ErrPool) && !errors.Is(err, ErrFormat) {
+			return fmt.Errorf("not ErrPool: %w", err)
+		}
+		return err
 	}
+	policy := func(text string) error {
+		p, err := ReadPolicy(strings.NewReader(text))
+		if err == nil {
+			err = p.check(Flat(2, "gpu"))
+		}
+		if err != nil && !errors.Is(err, ErrPolicy) {
+			return fmt.Errorf("not ErrPolicy: %w", err)
+		}
+		return err
+	}
+	const day1, day2 = "from: 2026-01-01T00:00:00Z, until: 2026-01-02T00:00:00Z", "from: 2026-01-01T12:00:00Z, until: 2026-01-03T00:00:00Z"
 	for name, c := range map[string]struct {
+		read func(string) error
 		text string
-		want error
+		want []string
 	}{
-		"a pool with an unknown field": {"servers:\n- count: 1\n  gpus: 8\n", ErrPool},
-		"a pool without servers":       {"servers: []\n", ErrPool},
-		"a pool of 0 servers":          {"servers:\n- {count: 0, model: a, accelerators: 8}\n", ErrPool},
+		"a trace of an unknown format":    {trace, "a,b\n1,2\n", []string{"unknown columns", "a,b"}},
+		"an empty trace":                  {trace, "", []string{"empty"}},
+		"a column twice":                  {trace, "submit,run,accelerators,run\n0,1,1,2\n", []string{`"run"`, "twice"}},
+		"a line too short":                {trace, "submit,run,accelerators\n0,1\n", []string{"line 2", "number of fields"}},
+		"a count of -1":                   {trace, philly + "2017-10-09 07:01:55,1,-1,1,x\n", []string{`line 2: num_gpus="-1"`, "1 to"}},
+		"no count":                        {trace, philly + "2017-10-09 07:01:55,1,,1,x\n", []string{`line 2: num_gpus=""`}},
+		"a count past int64":              {trace, philly + "2017-10-09 07:01:55,1,9223372036854775808,1,x\n", []string{"num_gpus", "9223372036854775808"}},
+		"a duration of NaN":               {trace, philly + "2017-10-09 07:01:55,NaN,1,1,x\n", []string{`duration="NaN"`, "seconds"}},
+		"a duration of 1e400":             {trace, philly + "2017-10-09 07:01:55,1e400,1,1,x\n", []string{"duration", "1e400"}},
+		"a duration with a unit":          {trace, philly + "2017-10-09 07:01:55,5m,1,1,x\n", []string{`duration="5m"`, "seconds"}},
+		"no duration":                     {trace, philly + "2017-10-09 07:01:55,,1,1,x\n", []string{`duration=""`}},
+		"no such time":                    {trace, philly + "yesterday,1,1,1,x\n", []string{`timestamp="yesterday"`, "2017-10-09 07:01:55"}},
+		"a time that no clock holds":      {trace, philly + "9999-10-09 07:01:55,1,1,1,x\n", []string{`timestamp="9999-10-09 07:01:55"`}},
+		"a spec that changes":             {trace, "submit,run,accelerators,spec\n0,1,1,s\n0,1,2,s\n", []string{`line 3: spec="s"`}},
+		"preemptible of perhaps":          {trace, "submit,run,accelerators,preemptible\n0,1,1,perhaps\n", []string{`preemptible="perhaps"`, "true or false"}},
+		"a job twice":                     {trace, "id,submit,run,accelerators\na,0,1,1\na,0,1,1\n", []string{`line 3: id="a"`, "line 2"}},
+		"no submit":                       {trace, "submit,run,accelerators\n,1,1\n", []string{`submit=""`}},
+		"a submit that is no time":        {trace, "submit,run,accelerators\nsoon,1,1\n", []string{`submit="soon"`, "2026-03-01T00:00:00Z", "seconds"}},
+		"a submit before the trace":       {trace, "submit,run,accelerators\n-5,1,1\n", []string{`submit="-5"`}},
+		"a submit in the year 9999":       {trace, "submit,run,accelerators\n9999-01-01T00:00:00Z,1,1\n", []string{`submit="9999-01-01T00:00:00Z"`}},
+		"a run of -1":                     {trace, "submit,run,accelerators\n0,-1,1\n", []string{`run="-1"`}},
+		"no accelerators":                 {trace, "submit,run,accelerators\n0,1,0\n", []string{`accelerators="0"`}},
+		"a gang of -1":                    {trace, "submit,run,accelerators,nodes\n0,1,1,-1\n", []string{`nodes="-1"`}},
+		"a limit of Inf":                  {trace, "submit,run,accelerators,limit\n0,1,1,Inf\n", []string{`limit="Inf"`}},
+		"a priority of 1e9":               {trace, "submit,run,accelerators,priority\n0,1,1,1e9\n", []string{`priority="1e9"`, "whole number"}},
+		"a pod that ends before":          {trace, openb + "a,1,1,1,1000,5,4,\n", []string{`deletion_time="4"`, "after creation_time"}},
+		"a pod that starts after its end": {trace, openb + "a,1,1,1,1000,1,4,5\n", []string{`scheduled_time="5"`}},
+		"a pod without a name":            {trace, openb + ",1,1,1,1000,1,4,1\n", []string{`name=""`}},
+		"a pod twice":                     {trace, openb + "a,1,1,1,1000,1,4,1\na,1,1,1,1000,1,4,1\n", []string{`line 3: name="a"`}},
+		"more than a whole accelerator":   {trace, openb + "a,1,1,1,1001,1,4,1\n", []string{`gpu_milli="1001"`, "0 to 1000"}},
+		"a node twice":                    {pool, nodes + "a,1,1,1,x\na,1,1,1,x\n", []string{`line 3: sn="a"`, "line 2"}},
+		"a node of -1":                    {pool, nodes + "a,1,1,-1,x\n", []string{`gpu="-1"`}},
+		"no node":                         {pool, nodes, []string{"no servers"}},
+		"a pool with an unknown field":    {pool, "servers:\n- count: 1\n  gpus: 8\n", []string{"gpus"}},
+		"a pool without servers":          {pool, "servers: []\n", []string{"no servers"}},
+		"a pool of 0 servers":             {pool, "servers:\n- {count: 0, model: a, accelerators: 8}\n", []string{"servers[0].count: 0", "1 or more"}},
+		"a pool too large":                {pool, "servers:\n- {count: 1000000, model: a, accelerators: 1024}\n", []string{"servers[0].count: 1000000", "at most"}},
+		"a server without accelerators":   {pool, "servers:\n- {count: 1, model: a}\n", []string{"servers[0].accelerators: 0", "1 to 1024"}},
+		"a server of no model":            {pool, "servers:\n- {count: 1, accelerators: 8}\n", []string{"servers[0].model"}},
+		"memory past int64":               {pool, "servers:\n- {count: 1, model: a, accelerators: 8, memory_gib: 8589934592}\n", []string{"servers[0].memory_gib: 8589934592", "GiB"}},
+		"cores of -1":                     {pool, "servers:\n- {count: 1, model: a, accelerators: 8, cpu: -1}\n", []string{"servers[0].cpu: -1"}},
+		"racks of -1":                     {pool, "servers:\n- {count: 1, model: a, accelerators: 8, per_rack: -1}\n", []string{"servers[0].per_rack: -1"}},
+		"an unknown order":                {policy, "order: random\n", []string{`order: "random"`, "fair-share or fifo"}},
+		"an unknown placement":            {policy, "placement: anywhere\n", []string{`placement: "anywhere"`, "best-fit"}},
+		"an unknown field":                {policy, "ordre: fifo\n", []string{"ordre"}},
+		"a grace of soon":                 {policy, "grace: soon\n", []string{`grace: "soon"`, "30s"}},
+		"a grace of -30s":                 {policy, "grace: -30s\n", []string{`grace: "-30s"`, "0s to"}},
+		"a half-life of nothing":          {policy, "half_life: 0s\n", []string{`half_life: "0s"`, "1m0s"}},
+		"a half-life without a unit":      {policy, "half_life: 168\n", []string{`half_life: "168"`, "168h"}},
+		"a penalty of a year":             {policy, "entry_penalty: 9000h\n", []string{`entry_penalty: "9000h"`, "24h"}},
+		"a protection of -1":              {policy, "min_run_time: -1s\n", []string{`min_run_time: "-1s"`}},
+		"no assumed limit":                {policy, "assumed_limit: 0s\n", []string{`assumed_limit: "0s"`}},
+		"reservations of -2":              {policy, "reservations: -2\n", []string{"reservations: -2", "-1 to 1000"}},
+		"a depth of 0":                    {policy, "backfill_depth: 0\n", []string{"backfill_depth: 0", "1 to"}},
+		"a quota without a tenant":        {policy, "quotas:\n- {limit: 3}\n", []string{"quotas[0].tenant"}},
+		"a guarantee of -1":               {policy, "quotas:\n- {tenant: a, guaranteed: -1}\n", []string{"quotas[0].guaranteed: -1"}},
+		"a guarantee over the limit":      {policy, "quotas:\n- {tenant: a, guaranteed: 4, limit: 3}\n", []string{"quotas[0].guaranteed: 4", "the limit"}},
+		"a limit of -1":                   {policy, "quotas:\n- {tenant: a, limit: -1}\n", []string{"quotas[0].limit: -1"}},
+		"a limit past what there is":      {policy, "quotas:\n- {tenant: a, limit: 9007199254740993}\n", []string{"quotas[0].limit: 9007199254740993"}},
+		"a quota twice":                   {policy, "quotas:\n- {tenant: a, limit: 1}\n- {tenant: a, limit: 2}\n", []string{`quotas[1]: "a"`, "quotas[0]"}},
+		"a quota of no model of the pool": {policy, "quotas:\n- {tenant: a, model: h100, limit: 1}\n", []string{`quotas[0].model: "h100"`, "(gpu)"}},
+		"an account without a tenant":     {policy, "accounts:\n- {weight: 3}\n", []string{"accounts[0].tenant"}},
+		"an account twice":                {policy, "accounts:\n- {tenant: a}\n- {tenant: a}\n", []string{`accounts[1]: "a"`}},
+		"a weight of 0":                   {policy, "accounts:\n- {tenant: a, weight: 0}\n", []string{"accounts[0].weight: 0", "more than 0"}},
+		"a weight of NaN":                 {policy, "accounts:\n- {tenant: a, weight: .nan}\n", []string{"accounts[0].weight: NaN"}},
+		"a job limit of -1":               {policy, "accounts:\n- {tenant: a, max_running_jobs: -1}\n", []string{"accounts[0].max_running_jobs: -1"}},
+		"a priority past all":             {policy, "accounts:\n- {tenant: a, max_priority: 1000001}\n", []string{"accounts[0].max_priority: 1000001"}},
+		"a budget without a tenant":       {policy, "budgets:\n- {gpu_hours: 3}\n", []string{"budgets[0].tenant"}},
+		"a budget in no time zone":        {policy, "budgets:\n- {tenant: a, gpu_hours: 3, time_zone: Mars}\n", []string{`budgets[0].time_zone: "Mars"`, "Europe/Berlin"}},
+		"a budget by whoever's clock":     {policy, "budgets:\n- {tenant: a, gpu_hours: 3, time_zone: Local}\n", []string{`budgets[0].time_zone: "Local"`}},
+		"a budget of NaN":                 {policy, "budgets:\n- {tenant: a, gpu_hours: .nan}\n", []string{"budgets[0].gpu_hours: NaN"}},
+		"a budget of -1":                  {policy, "budgets:\n- {tenant: a, gpu_hours: -1}\n", []string{"budgets[0].gpu_hours: -1"}},
+		"a budget twice":                  {policy, "budgets:\n- {tenant: a, project: b, gpu_hours: 1}\n- {tenant: a, project: b, gpu_hours: 2}\n", []string{`budgets[1]: "a b"`}},
+		"a budget of no model":            {policy, "budgets:\n- {tenant: a, model: x, gpu_hours: 1}\n", []string{`budgets[0].model: "x"`}},
+		"a window of no kind":             {policy, "windows:\n- {servers: [gpu000000], " + day1 + "}\n", []string{`windows[0].kind: ""`, "maintenance or reservation"}},
+		"a window that ends before":       {policy, "windows:\n- {kind: maintenance, servers: [gpu000000], from: 2026-01-02T00:00:00Z, until: 2026-01-01T00:00:00Z}\n", []string{"windows[0].until", "2026-01-01T00:00:00Z", "after from"}},
+		"a window from no time":           {policy, "windows:\n- {kind: maintenance, servers: [gpu000000], from: monday, until: 2026-01-01T00:00:00Z}\n", []string{`windows[0].from: "monday"`}},
+		"a window over nothing":           {policy, "windows:\n- {kind: maintenance, " + day1 + "}\n", []string{"windows[0].servers"}},
+		"a window over no server":         {policy, "windows:\n- {kind: maintenance, servers: [gpu000000, r1s1], " + day1 + "}\n", []string{`windows[0].servers[1]: "r1s1"`, "gpu000000"}},
+		"a reservation for nobody":        {policy, "windows:\n- {kind: reservation, servers: [gpu000000], " + day1 + "}\n", []string{"windows[0].tenant"}},
+		"maintenance for somebody":        {policy, "windows:\n- {kind: maintenance, tenant: a, servers: [gpu000000], " + day1 + "}\n", []string{`windows[0].tenant: "a"`}},
+		"a window twice":                  {policy, "windows:\n- {id: w, kind: maintenance, servers: [gpu000000], " + day1 + "}\n- {id: w, kind: maintenance, servers: [gpu000001], " + day1 + "}\n", []string{`windows[1].id: "w"`}},
+		"a server reserved for two":       {policy, "windows:\n- {kind: reservation, tenant: a, servers: [gpu000000], " + day1 + "}\n- {kind: reservation, tenant: b, servers: [gpu000001, gpu000000], " + day2 + "}\n", []string{`windows[1].servers[1]: "gpu000000"`, "window 1"}},
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
-			if _, err := ReadPool(strings.NewReader(c.text)); !errors.Is(err, c.want) {
-				t.Errorf("error %v, want %v", err, c.want)
+			err := c.read(c.text)
+			if err == nil {
+				t.Fatal("it is taken")
+			}
+			for _, want := range c.want {
+				if !strings.Contains(err.Error(), want) {
+					t.Errorf("error %v, want one with %q", err, want)
+				}
 			}
 		})
 	}
-	for name, text := range map[string]string{
-		"a policy with an unknown order": "order: random\n",
-		"a policy with an unknown field": "ordre: fifo\n",
-		"a policy with a bad duration":   "grace: soon\n",
-		"a quota without a tenant":       "quotas:\n- {limit: 3}\n",
-		"an account without a tenant":    "accounts:\n- {weight: 3}\n",
-		"a budget without a tenant":      "budgets:\n- {gpu_hours: 3}\n",
-		"a budget in no time zone":       "budgets:\n- {tenant: a, gpu_hours: 3, time_zone: Mars}\n",
-		"a budget of NaN":                "budgets:\n- {tenant: a, gpu_hours: .nan}\n",
-		"a window of no kind":            "windows:\n- {servers: [a], from: 2026-01-01T00:00:00Z, until: 2026-01-02T00:00:00Z}\n",
-		"a window that ends before":      "windows:\n- {kind: maintenance, servers: [a], from: 2026-01-02T00:00:00Z, until: 2026-01-01T00:00:00Z}\n",
-		"a window over nothing":          "windows:\n- {kind: maintenance, from: 2026-01-01T00:00:00Z, until: 2026-01-02T00:00:00Z}\n",
-	} {
-		t.Run(name, func(t *testing.T) {
-			t.Parallel()
-			if _, err := ReadPolicy(strings.NewReader(text)); !errors.Is(err, ErrPolicy) {
-				t.Errorf("error %v, want %v", err, ErrPolicy)
-			}
-		})
+}
+
+// TestNoneIsNotTheDefault: 0 in a policy file means none, where to the engine 0 is its default.
+func TestNoneIsNotTheDefault(t *testing.T) {
+	t.Parallel()
+	p, err := ReadPolicy(strings.NewReader("entry_penalty: 0s\ngrace: 0s\nmin_run_time: 0s\nreservations: 0\n"))
+	if want := (engine.Config{EntryPenalty: -1, Grace: -1, Reservations: -1}); err != nil || p.Config != want {
+		t.Errorf("%+v, %v; want %+v", p.Config, err, want)
+	}
+	p, err = ReadPolicy(strings.NewReader("name: x\n"))
+	if err != nil || p.Config != (engine.Config{}) {
+		t.Errorf("with nothing said the engine is told %+v, %v", p.Config, err)
 	}
 }
 
@@ -307,6 +392,7 @@ func TestRunRefusesOptionsThatDoNotGoTogether(t *testing.T) {
 		"no pool":       {Trace: "x"},
 		"two pools":     {Trace: "x", Pool: "y", GPUs: 1},
 		"negative fill": {Trace: "x", GPUs: 1, Fill: -1},
+		"fill of NaN":   {Trace: "x", GPUs: 1, Fill: math.NaN()},
 		"negative gpus": {Trace: "x", GPUs: -1},
 	} {
 		t.Run(name, func(t *testing.T) {

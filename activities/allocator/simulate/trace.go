@@ -85,13 +85,32 @@ func readCSV(r io.Reader) (*table, error) {
 	}
 	t := &table{names: all[0], col: map[string]int{}, rows: all[1:]}
 	for i, name := range t.names {
-		t.col[strings.TrimSpace(strings.TrimPrefix(name, "\ufeff"))] = i
+		name = strings.TrimSpace(strings.TrimPrefix(name, "\ufeff"))
+		if _, twice := t.col[name]; twice {
+			return nil, fmt.Errorf("%w: column %q is there twice", ErrFormat, name)
+		}
+		t.col[name] = i
 	}
 	return t, nil
 }
 
 func (t *table) has(names ...string) bool {
 	return !slices.ContainsFunc(names, func(n string) bool { _, ok := t.col[n]; return !ok })
+}
+
+// ids are the lines at which ids were read first.
+type ids map[string]int
+
+// id is a field that no other line has.
+func (seen ids) id(r *row, name, def string) string {
+	id := cmp.Or(r.text(name), def)
+	if id == "" {
+		r.fail(name, "a name")
+	} else if line, twice := seen[id]; twice {
+		r.fail(name, fmt.Sprintf("another than in line %d", line+2))
+	}
+	seen[id] = r.line
+	return id
 }
 
 // row reads one line; the first field that is wrong is kept as the error.
@@ -112,6 +131,15 @@ func (r *row) text(name string) string {
 func (r *row) fail(name, want string) {
 	if r.err == nil {
 		r.err = fmt.Errorf("line %d: %s=%q: want %s", r.line+2, name, r.text(name), want)
+	}
+}
+
+// need refuses a line in which fields that the format rests on are empty.
+func (r *row) need(names ...string) {
+	for _, name := range names {
+		if r.text(name) == "" {
+			r.fail(name, "a value")
+		}
 	}
 }
 
@@ -144,15 +172,19 @@ func (r *row) seconds(name string) time.Duration {
 	return time.Duration(sec)*time.Second + time.Duration(math.Round(frac*1e9))
 }
 
-const maxAccelerators = 1 << 20
+const (
+	maxAccelerators = 1 << 20
+	maxPriority     = 1_000_000
+)
 
 // philly: a job of n accelerators is n nodes of one: the trace does not say how they were spread.
 func philly(t *table) (*Trace, error) {
 	tr := &Trace{Format: "philly", Specs: []engine.Spec{{Name: "gpu", Model: "gpu", Accelerators: 1}}}
 	for i := range t.rows {
 		r := row{t: t, line: i}
+		r.need("duration", "num_gpus")
 		submitted, err := time.Parse("2006-01-02 15:04:05", r.text("timestamp"))
-		if err != nil {
+		if err != nil || submitted.Year() < 1970 || submitted.Year() >= 2200 {
 			r.fail("timestamp", "a time such as 2017-10-09 07:01:55")
 		}
 		n := r.count("num_gpus", 1, maxAccelerators, 1)
@@ -173,9 +205,11 @@ var origin = time.Date(2023, 1, 1, 0, 0, 0, 0, time.UTC)
 // openb: every distinct request is a spec. Times count from the trace's own beginning.
 func openb(t *table) (*Trace, error) {
 	tr := &Trace{Format: "openb"}
-	specs := map[request]string{}
+	specs, seen := map[request]string{}, ids{}
 	for i := range t.rows {
 		r := row{t: t, line: i}
+		r.need("num_gpu", "creation_time", "deletion_time")
+		id := seen.id(&r, "name", "")
 		req := request{
 			Accelerators: int(r.count("num_gpu", 0, maxAccelerators, 0)), Milli: r.count("gpu_milli", 0, 1000, 0),
 			CPU: r.count("cpu_milli", 0, math.MaxInt32, 0), MemoryBytes: r.count("memory_mib", 0, math.MaxInt32, 0) << 20,
@@ -204,7 +238,7 @@ func openb(t *table) (*Trace, error) {
 			tr.Specs = append(tr.Specs, req.Spec(name))
 		}
 		tr.Jobs = append(tr.Jobs, Job{Run: to - began, Job: engine.Job{
-			ID: r.text("name"), Tenant: cmp.Or(r.text("qos"), "openb"), Spec: name, Submitted: origin.Add(from),
+			ID: id, Tenant: cmp.Or(r.text("qos"), "openb"), Spec: name, Submitted: origin.Add(from),
 		}})
 	}
 	return tr, nil
@@ -212,9 +246,10 @@ func openb(t *table) (*Trace, error) {
 
 func own(t *table) (*Trace, error) {
 	tr := &Trace{Format: "gpupool"}
-	seen := map[string]engine.Spec{}
+	seen, known := map[string]engine.Spec{}, ids{}
 	for i := range t.rows {
 		r := row{t: t, line: i}
+		r.need("submit", "run", "accelerators")
 		k := int(r.count("accelerators", 1, maxAccelerators, 1))
 		model := r.text("model") // none = any
 		name := cmp.Or(r.text("spec"), fmt.Sprintf("%s-x%d", cmp.Or(model, "gpu"), k))
@@ -225,14 +260,17 @@ func own(t *table) (*Trace, error) {
 			seen[name] = sp
 			tr.Specs = append(tr.Specs, sp)
 		}
-		submitted, err := time.Parse(time.RFC3339, r.text("submit"))
-		if err != nil {
+		submitted, ok := moment(r.text("submit"))
+		if !ok {
+			if after, err := strconv.ParseFloat(r.text("submit"), 64); err != nil || !(after >= 0 && after <= 1e9) {
+				r.fail("submit", "a time such as 2026-03-01T00:00:00Z, or seconds from 0 to 1e9")
+			}
 			submitted = origin.Add(r.seconds("submit"))
 		}
 		j := Job{Run: r.seconds("run"), Job: engine.Job{
-			ID: cmp.Or(r.text("id"), "job-"+strconv.Itoa(i+1)), Tenant: cmp.Or(r.text("tenant"), "trace"),
+			ID: known.id(&r, "id", "job-"+strconv.Itoa(i+1)), Tenant: cmp.Or(r.text("tenant"), "trace"),
 			Project: r.text("project"), Spec: name, Nodes: int(r.count("nodes", 1, maxAccelerators, 1)),
-			Priority: int(r.count("priority", -1000000, 1000000, 0)), Submitted: submitted, TimeLimit: r.seconds("limit"),
+			Priority: int(r.count("priority", -maxPriority, maxPriority, 0)), Submitted: submitted, TimeLimit: r.seconds("limit"),
 		}}
 		switch r.text("preemptible") {
 		case "true", "1", "yes":
