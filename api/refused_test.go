@@ -74,7 +74,7 @@ func TestAServerIsReservedForOneAtATime(t *testing.T) {
 		return p.op("POST", "/v1/windows", `{"kind":"reservation","servers":["`+server+`"],`+rest+`}`)
 	}
 	a, b := one.Name, two.Name
-	const first = `"from":"2999-01-01T00:00:00Z","until":"2999-02-01T00:00:00Z"`
+	const first = `"from":"2199-01-01T00:00:00Z","until":"2199-02-01T00:00:00Z"`
 	w := read[schema.Window](t, window(a, `"tenant":"acme","project":"main",`+first), http.StatusCreated)
 	for name, c := range map[string]struct {
 		server, rest string
@@ -82,10 +82,10 @@ func TestAServerIsReservedForOneAtATime(t *testing.T) {
 	}{
 		"another tenant, at the same time":    {a, `"tenant":"globex",` + first, true},
 		"another tenant, from now on":         {a, `"tenant":"globex"`, true},
-		"another tenant, until in the middle": {a, `"tenant":"globex","until":"2999-01-01T00:00:01Z"`, true},
+		"another tenant, until in the middle": {a, `"tenant":"globex","until":"2199-01-01T00:00:01Z"`, true},
 		"another project of the tenant":       {a, `"tenant":"acme","project":"other",` + first, true},
-		"another tenant, before":              {a, `"tenant":"globex","until":"2999-01-01T00:00:00Z"`, false},
-		"another tenant, after":               {a, `"tenant":"globex","from":"2999-02-01T00:00:00Z"`, false},
+		"another tenant, before":              {a, `"tenant":"globex","until":"2199-01-01T00:00:00Z"`, false},
+		"another tenant, after":               {a, `"tenant":"globex","from":"2199-02-01T00:00:00Z"`, false},
 		"another tenant, another server":      {b, `"tenant":"globex",` + first, false},
 		"the whole tenant around it":          {a, `"tenant":"acme",` + first, false},
 	} {

@@ -57,6 +57,17 @@ func (i Instant) MarshalJSON() ([]byte, error) {
 	return json.Marshal(i.String())
 }
 
+// LastMoment is the last that a person may ask for, the beginning of 2200: a clock of nanoseconds, as the allocator's, ends in 2262.
+const LastMoment Instant = 7_258_118_400_000
+
+// CheckMoment refuses a moment that the allocator's clock does not hold; 0 is none, and right.
+func CheckMoment(field string, i Instant) error {
+	if i < 0 || i > LastMoment {
+		return Invalid(field, i.String(), "a moment from 1970 to "+LastMoment.String()+", or nothing")
+	}
+	return nil
+}
+
 // UnmarshalJSON reads RFC 3339, or null.
 func (i *Instant) UnmarshalJSON(b []byte) error {
 	if string(b) == "null" {

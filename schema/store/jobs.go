@@ -122,6 +122,9 @@ func (n *NewJob) check() error {
 			return schema.Invalid(d.field, d.v, "0 for none, at most 8760h")
 		}
 	}
+	if err := schema.CheckMoment("not_before", n.NotBefore); err != nil {
+		return err
+	}
 	if len(n.DependsOn) > MaxDependencies {
 		return schema.Invalid("depends_on", len(n.DependsOn), fmt.Sprintf("at most %d jobs", MaxDependencies))
 	}

@@ -19,6 +19,9 @@ func (s *Store) StopQueue(ctx context.Context, by string, in schema.Stop) (schem
 	case strings.TrimSpace(in.Why) == "" || len(in.Why) > 1000:
 		return in, schema.Invalid("why", in.Why, "why, in at most 1000 bytes: those who wait read it")
 	}
+	if err := schema.CheckMoment("until", in.Until); err != nil {
+		return in, err
+	}
 	err := s.Write(ctx, func(tx *Tx) error {
 		if in.Until != 0 && in.Until <= tx.now {
 			return schema.Invalid("until", in.Until.String(), "a moment to come, or nothing")

@@ -1,6 +1,7 @@
 package store
 
 import (
+	"cmp"
 	"context"
 	"fmt"
 
@@ -27,6 +28,9 @@ func (s *Store) CreateWindow(ctx context.Context, by string, w schema.Window) (s
 		return w, schema.Invalid("servers", len(w.Servers), fmt.Sprintf("1 to %d servers", MaxWindowServers))
 	case len(w.Note) > 1000:
 		return w, schema.Invalid("note", w.Note, "at most 1000 bytes")
+	}
+	if err := cmp.Or(schema.CheckMoment("from", w.From), schema.CheckMoment("until", w.Until)); err != nil {
+		return w, err
 	}
 	err := s.Write(ctx, func(tx *Tx) error {
 		if w.From == 0 {

@@ -288,9 +288,15 @@ func (in *interner[K]) id(k K) int {
 	return id
 }
 
+// ns is a moment as the engine counts it; 0 is none. What is past the end of that clock, in 2262, never comes.
 func ns(t time.Time) int64 {
-	if t.IsZero() {
+	switch {
+	case t.IsZero():
 		return 0
+	case t.Year() >= 2262:
+		return far
+	case t.Year() < 1970:
+		return 1
 	}
 	return t.UnixNano()
 }
