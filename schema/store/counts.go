@@ -51,9 +51,31 @@ func (s *Store) FourCounts(ctx context.Context, q CountsQuery) ([]usage.Counts, 
 	for _, r := range capacity {
 		of[r.Period] = append(of[r.Period], r)
 	}
-	var out []usage.Counts
+	now := s.Now()
+	var begun []usage.Period // as far as they have come
 	for _, p := range q.Periods {
-		rows, err := s.countsIn(ctx, q, p, models, of[p.Name], queues[p.Name])
+		if p.End = min(p.End, now+1); p.Milliseconds() > 0 {
+			begun = append(begun, p)
+		}
+	}
+	if len(begun) == 0 {
+		return nil, nil
+	}
+	by := []string{"outcome"}
+	if q.By != "" {
+		by = append(by, q.By)
+	}
+	used, err := s.Usage(ctx, UsageQuery{Tenant: q.Tenant, Project: q.Project, By: by, Live: true, Periods: begun})
+	if err != nil {
+		return nil, err
+	}
+	usedIn := map[string][]UsageRow{}
+	for _, r := range used {
+		usedIn[r.Keys["period"]] = append(usedIn[r.Keys["period"]], r)
+	}
+	var out []usage.Counts
+	for _, p := range begun {
+		rows, err := s.countsIn(ctx, q, p, now, models, usedIn[p.Name], of[p.Name], queues[p.Name])
 		if err != nil {
 			return nil, err
 		}
@@ -62,9 +84,7 @@ func (s *Store) FourCounts(ctx context.Context, q CountsQuery) ([]usage.Counts, 
 	return out, nil
 }
 
-func (s *Store) countsIn(ctx context.Context, q CountsQuery, p usage.Period, models map[string]string, capacity []CapacityRow, queues map[CapacityKey]usage.Queue) ([]usage.Counts, error) {
-	now := s.Now()
-	p.End = min(p.End, now+1)
+func (s *Store) countsIn(ctx context.Context, q CountsQuery, p usage.Period, now schema.Instant, models map[string]string, used []UsageRow, capacity []CapacityRow, queues map[CapacityKey]usage.Queue) ([]usage.Counts, error) {
 	sums := map[string]*usage.Counts{}
 	at := func(key string) *usage.Counts {
 		if sums[key] == nil {
@@ -74,17 +94,6 @@ func (s *Store) countsIn(ctx context.Context, q CountsQuery, p usage.Period, mod
 	}
 	if q.By == "" {
 		at("")
-	}
-	if p.Milliseconds() == 0 {
-		return nil, nil
-	}
-	var by []string
-	if q.By != "" {
-		by = []string{q.By}
-	}
-	used, err := s.Usage(ctx, UsageQuery{Tenant: q.Tenant, Project: q.Project, From: p.Start, To: p.End, By: append(slices.Clone(by), "outcome"), Live: true})
-	if err != nil {
-		return nil, err
 	}
 	for _, r := range used {
 		if r.Used() == 0 {

@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"math"
 	"slices"
+	"strconv"
 	"strings"
 	"time"
 
@@ -21,6 +22,7 @@ type UsageQuery struct {
 	Parts           bool     // also waits and idle time
 	Every           usage.Every
 	Zone            *time.Location // whose calendar cuts the periods; nil = UTC
+	Periods         []usage.Period // in the place of From, To, Every and Zone: as they are
 }
 
 // UsageKeys are what usage can be grouped by. A report in periods also has the key "period".
@@ -67,9 +69,15 @@ func (s *Store) Usage(ctx context.Context, q UsageQuery) ([]UsageRow, error) {
 	if q.Zone == nil {
 		q.Zone = time.UTC
 	}
-	periods, err := usage.Periods(usage.Interval{Start: q.From, End: q.To}, q.Every, q.Zone)
-	if err != nil {
-		return nil, err
+	periods := q.Periods
+	if periods == nil {
+		var err error
+		if periods, err = usage.Periods(usage.Interval{Start: q.From, End: q.To}, q.Every, q.Zone); err != nil {
+			return nil, err
+		}
+	}
+	for _, p := range q.Periods {
+		q.To = max(q.To, p.End)
 	}
 	if err := s.CatchUpUsage(ctx); err != nil {
 		return nil, err
@@ -78,15 +86,21 @@ func (s *Store) Usage(ctx context.Context, q UsageQuery) ([]UsageRow, error) {
 	if err != nil {
 		return nil, err
 	}
-	var live []schema.LedgerRow
+	by := append(slices.Clone(q.By), "spec") // what is paid depends on it
+	for i, k := range by {
+		if classes[k] != nil {
+			by[i] = "model"
+		}
+	}
+	var live []liveSum
 	if q.Live {
-		if live, err = s.liveUsage(ctx, q, ""); err != nil {
+		if live, err = s.liveUsage(ctx, q, "", by); err != nil {
 			return nil, err
 		}
 	}
 	var out []UsageRow
 	for _, p := range periods {
-		rows, err := s.usageIn(ctx, q, p, live, prices)
+		rows, err := s.usageIn(ctx, q, by, p, live, prices)
 		if err != nil {
 			return nil, err
 		}
@@ -103,13 +117,7 @@ func (s *Store) Metered(ctx context.Context) (schema.Instant, error) {
 }
 
 // usageIn sums one period, apart for each span of time with the same prices.
-func (s *Store) usageIn(ctx context.Context, q UsageQuery, p usage.Period, live []schema.LedgerRow, prices usage.Prices) ([]UsageRow, error) {
-	by := append(slices.Clone(q.By), "spec") // what is paid depends on it
-	for i, k := range by {
-		if classes[k] != nil {
-			by[i] = "model"
-		}
-	}
+func (s *Store) usageIn(ctx context.Context, q UsageQuery, by []string, p usage.Period, live []liveSum, prices usage.Prices) ([]UsageRow, error) {
 	sums := map[string]*UsageRow{}
 	cost := map[string]*usage.Cost{}
 	for _, w := range prices.Steady(p.Interval) {
@@ -117,9 +125,9 @@ func (s *Store) usageIn(ctx context.Context, q UsageQuery, p usage.Period, live 
 		if err != nil {
 			return nil, err
 		}
-		for _, r := range live {
-			if a := usage.AmountsOf(r, w); a != (usage.Amounts{}) {
-				found = append(found, keyed{keysOfRow(r, by), a})
+		for _, l := range live {
+			if a := l.in(w); a != (usage.Amounts{}) {
+				found = append(found, keyed{slices.Clone(l.keys), a})
 			}
 		}
 		for _, f := range found {
@@ -253,15 +261,6 @@ type keyed struct {
 	usage.Amounts
 }
 
-func keysOfRow(r schema.LedgerRow, by []string) []string {
-	all := map[string]string{"tenant": r.Tenant, "project": r.Project, "spec": r.Spec, "model": r.Model, "region": r.Region, "outcome": string(r.Outcome), "server": r.Server, "rack": r.Note, "job": r.Job}
-	out := make([]string, len(by))
-	for i, k := range by {
-		out[i] = all[k]
-	}
-	return out
-}
-
 // amounts sums w: its whole hours from the hourly sums where those have the keys, its edges from the ledger.
 func (s *Store) amounts(ctx context.Context, q UsageQuery, by []string, w usage.Interval) ([]keyed, error) {
 	from, to := usage.NextHour(w.Start), usage.HourOf(w.End)
@@ -367,29 +366,59 @@ func (s *Store) sums(ctx context.Context, by []string, from, where string, args 
 	return out, rows.Err()
 }
 
-// liveUsage gives live allocations as rows that end at To, with the rack in Note. They are no rows of the ledger: one that
-// ends is there from then on, with the same part in every past period.
-func (s *Store) liveUsage(ctx context.Context, q UsageQuery, job string) ([]schema.LedgerRow, error) {
-	db := s.read(ctx).Table("allocations al").Joins("JOIN jobs j ON j.id = al.job").Joins("JOIN attempts t ON t.job = al.job AND t.attempt = al.attempt").Joins("JOIN servers s ON s.id = al.server").
-		Select("al.job || '/' || al.attempt || '/' || al.accelerator AS id, 'usage' AS kind, al.job, al.attempt, al.accelerator, al.server, j.tenant, j.project, j.spec, j.model, al.region, al.allocated_at AS start_at, t.running_at, t.stopping_at, s.rack AS note").
-		Where("al.released_at = 0 AND al.allocated_at < ?", q.To)
-	if q.Tenant != "" {
-		db = db.Where("j.tenant = ?", q.Tenant)
-	}
-	if q.Project != "" {
-		db = db.Where("j.project = ?", q.Project)
-	}
+// liveSum is how many accelerators live attempts hold since the same moments, with the values of what they were grouped by, in
+// that order. It is no part of the ledger: what ends is there from then on, with the same part in every past period.
+type liveSum struct {
+	keys []string
+	row  schema.LedgerRow // as the ledger would have it of one of them, if it ended at To
+	n    int64
+}
+
+// in is what they amount to within w.
+func (l liveSum) in(w usage.Interval) usage.Amounts { return usage.AmountsOf(l.row, w).Times(l.n) }
+
+// liveColumns are where a key is found of what is live.
+var liveColumns = map[string]string{"tenant": "j.tenant", "project": "j.project", "spec": "j.spec", "model": "j.model", "region": "al.region", "outcome": "''", "server": "al.server", "rack": "s.rack", "job": "al.job", "attempt": "CAST(al.attempt AS VARCHAR)"}
+
+// liveUsage sums live allocations by columns; job "" = of all jobs. Accelerators are counted by the database before anything is
+// looked up of them: most of a job's are of one server and one moment.
+func (s *Store) liveUsage(ctx context.Context, q UsageQuery, job string, by []string) ([]liveSum, error) {
+	where, args := "released_at = 0 AND allocated_at < ?", []any{q.To}
 	if job != "" {
-		db = db.Where("al.job = ?", job)
+		where, args = where+" AND job = ?", append(args, job)
 	}
-	var rows []schema.LedgerRow
-	if err := db.Scan(&rows).Error; err != nil {
+	from := "(SELECT job, attempt, server, region, allocated_at, count(*) AS n FROM allocations WHERE " + where + " GROUP BY job, attempt, server, region, allocated_at) al JOIN jobs j ON j.id = al.job JOIN attempts t ON t.job = al.job AND t.attempt = al.attempt"
+	var columns []string
+	for _, k := range by {
+		if k == "rack" {
+			from += " JOIN servers s ON s.id = al.server"
+		}
+		columns = append(columns, liveColumns[k])
+	}
+	scope, more := scopeOf(q, "j.", "1 = 1")
+	columns = append(columns, "al.allocated_at", "t.running_at", "t.stopping_at")
+	var group []string
+	for i := range columns {
+		group = append(group, fmt.Sprint(i+1))
+	}
+	rows, err := s.read(ctx).Raw("SELECT "+strings.Join(columns, ", ")+", CAST(sum(al.n) AS BIGINT) FROM "+from+" WHERE "+scope+" GROUP BY "+strings.Join(group, ", "), append(args, more...)...).Rows()
+	if err != nil {
 		return nil, err
 	}
-	for i := range rows {
-		rows[i].End = q.To
+	defer rows.Close()
+	var out []liveSum
+	for rows.Next() {
+		l := liveSum{keys: make([]string, len(by)), row: schema.LedgerRow{Kind: schema.LedgerUsage, End: q.To}}
+		dst := make([]any, 0, len(by)+4)
+		for i := range l.keys {
+			dst = append(dst, &l.keys[i])
+		}
+		if err := rows.Scan(append(dst, &l.row.Start, &l.row.Running, &l.row.Stopping, &l.n)...); err != nil {
+			return nil, err
+		}
+		out = append(out, l)
 	}
-	return rows, nil
+	return out, rows.Err()
 }
 
 // LiveJob is what a job that holds accelerators has used so far, and uses an hour.
@@ -408,7 +437,7 @@ type LiveJob struct {
 // LiveUsage is what runs now, the most accelerators first; job "" = all jobs.
 func (s *Store) LiveUsage(ctx context.Context, tenant, project, job string) ([]LiveJob, error) {
 	now := s.Now()
-	rows, err := s.liveUsage(ctx, UsageQuery{Tenant: tenant, Project: project, To: now + 1}, job)
+	sums, err := s.liveUsage(ctx, UsageQuery{Tenant: tenant, Project: project, To: now + 1}, job, []string{"job", "tenant", "project", "spec", "attempt"})
 	if err != nil {
 		return nil, err
 	}
@@ -417,15 +446,19 @@ func (s *Store) LiveUsage(ctx context.Context, tenant, project, job string) ([]L
 		return nil, err
 	}
 	byJob := map[string]*LiveJob{}
-	for _, r := range rows {
-		r.End = max(now, r.Start)
-		j := byJob[r.Job]
+	for _, l := range sums {
+		l.row.End = max(now, l.row.Start)
+		id := l.keys[0]
+		j := byJob[id]
 		if j == nil {
-			j = &LiveJob{Job: r.Job, Attempt: r.Attempt, Tenant: r.Tenant, Project: r.Project, Spec: r.Spec, Since: r.Start, Price: prices.At(r.Spec, now)}
-			byJob[r.Job] = j
+			j = &LiveJob{Job: id, Tenant: l.keys[1], Project: l.keys[2], Spec: l.keys[3], Since: l.row.Start, Price: prices.At(l.keys[3], now)}
+			if j.Attempt, err = strconv.Atoi(l.keys[4]); err != nil {
+				return nil, err
+			}
+			byJob[id] = j
 		}
-		j.Accelerators++
-		j.Add(usage.AmountsOf(r, usage.Interval{Start: r.Start, End: r.End + 1}))
+		j.Accelerators += int(l.n)
+		j.Add(l.in(usage.Interval{Start: l.row.Start, End: l.row.End + 1}))
 	}
 	ids := make([]string, 0, len(byJob))
 	for id := range byJob {

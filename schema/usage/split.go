@@ -118,6 +118,11 @@ func (a *Amounts) Add(b Amounts) {
 	a.Rows += b.Rows
 }
 
+// Times is what n of them amount to.
+func (a Amounts) Times(n int64) Amounts {
+	return Amounts{Launch: n * a.Launch, Run: n * a.Run, Drain: n * a.Drain, Credit: n * a.Credit, Adjust: n * a.Adjust, Rows: n * a.Rows}
+}
+
 // AmountsOf is what a row amounts to within w. An adjustment counts whole at the moment that it was booked.
 func AmountsOf(r schema.LedgerRow, w Interval) Amounts {
 	var a Amounts
