@@ -360,7 +360,16 @@ func (s *Server) csv(c *gin.Context, name string, lines [][]string) {
 	attachment(c, name, b.Bytes())
 }
 
-// GetFocus exports a month's charges by day with the columns of FOCUS 1.0 (focus.finops.org), as far as the pool knows them.
+// focusColumns are those of FOCUS 1.0 (focus.finops.org) that the pool knows: all mandatory ones, and of the conditional ones those
+// of consumption, of prices, regions, SKUs and sub accounts.
+var focusColumns = []string{"BilledCost", "BillingAccountId", "BillingAccountName", "BillingCurrency", "BillingPeriodStart", "BillingPeriodEnd", "ChargeCategory", "ChargeClass", "ChargeDescription", "ChargeFrequency", "ChargePeriodStart", "ChargePeriodEnd",
+	"ConsumedQuantity", "ConsumedUnit", "ContractedCost", "ContractedUnitPrice", "EffectiveCost", "InvoiceIssuerName", "ListCost", "ListUnitPrice", "PricingCategory", "PricingQuantity", "PricingUnit", "ProviderName", "PublisherName", "RegionId", "RegionName", "ServiceCategory", "ServiceName", "SkuId", "SkuPriceId", "SubAccountId", "SubAccountName"}
+
+// inUTC is a moment as FOCUS has it.
+func inUTC(i schema.Instant) string { return i.Time().Format("2006-01-02T15:04:05Z") }
+
+// GetFocus exports a month's charges by day, and by price where one changes within a day: a line for what was used, and one for
+// what was booked as a correction.
 func (s *Server) GetFocus(c *gin.Context, p contract.GetFocusParams) {
 	t, pr, err := scope(c, p.Tenant, nil)
 	if err != nil {
@@ -384,25 +393,55 @@ func (s *Server) GetFocus(c *gin.Context, p contract.GetFocusParams) {
 		s.fail(c, err)
 		return
 	}
-	lines := [][]string{{"BilledCost", "BillingAccountId", "BillingAccountName", "BillingCurrency", "BillingPeriodStart", "BillingPeriodEnd", "ChargeCategory", "ChargeClass", "ChargeDescription", "ChargeFrequency", "ChargePeriodStart", "ChargePeriodEnd",
-		"ConsumedQuantity", "ConsumedUnit", "ContractedCost", "EffectiveCost", "InvoiceIssuerName", "ListCost", "PricingCategory", "PricingQuantity", "PricingUnit", "ProviderName", "PublisherName", "RegionId", "RegionName", "ServiceCategory", "ServiceName", "SkuId", "SubAccountId", "SubAccountName"}}
-	iso := func(i schema.Instant) string { return i.Time().Format("2006-01-02T15:04:05Z") }
+	prices, err := s.c.Store.Prices(c.Request.Context())
+	if err != nil {
+		s.fail(c, err)
+		return
+	}
+	parts := []usage.Period{} // each of one price
+	ends := map[string]schema.Instant{}
 	for _, d := range days {
-		rows, err := s.c.Store.Usage(c.Request.Context(), store.UsageQuery{Tenant: t, Project: pr, From: d.Start, To: d.End, By: []string{"tenant", "project", "spec", "model", "region"}, Live: true})
-		if err != nil {
-			s.fail(c, err)
-			return
+		for _, w := range prices.Steady(d.Interval) {
+			parts = append(parts, usage.Period{Name: inUTC(w.Start), Interval: w})
+			ends[inUTC(w.Start)] = w.End
 		}
-		for _, r := range rows {
-			cost, k := micros(r.Cost), r.Keys
-			hours := strconv.FormatFloat(float64(r.Charged())/usage.Hour, 'f', 6, 64)
-			category, class := "Usage", ""
-			if r.Used() == 0 && r.Adjust != 0 { // booked in this month, of an earlier one or by hand
-				category, class = "Adjustment", "Correction"
+	}
+	rows, err := s.c.Store.Usage(c.Request.Context(), store.UsageQuery{Tenant: t, Project: pr, Periods: parts, By: []string{"tenant", "project", "spec", "model", "region"}, Live: true})
+	if err != nil {
+		s.fail(c, err)
+		return
+	}
+	lines := [][]string{focusColumns}
+	for _, r := range rows {
+		k, from := r.Keys, r.Keys["period"]
+		var price *usage.Price
+		if at, err := time.Parse(time.RFC3339, from); err == nil {
+			price = prices.At(k["spec"], schema.At(at))
+		}
+		charge := func(category, class string, ms int64) {
+			if ms == 0 {
+				return
 			}
-			lines = append(lines, []string{cost, plain(k["tenant"]), plain(k["tenant"]), r.Currency, iso(w.Start), iso(w.End), category, class, plain(fmt.Sprintf("GPU-hours of %s (%s)", k["spec"], k["model"])), "Usage-Based", iso(d.Start), iso(d.End),
-				hours, "GPU-hours", cost, cost, "gpupool", cost, "Standard", hours, "GPU-hours", "gpupool", "gpupool", plain(k["region"]), plain(k["region"]), "AI and Machine Learning", "GPU pool", plain(k["spec"]), plain(k["project"]), plain(k["project"])})
+			var sum usage.Cost
+			sum.Add(price, ms)
+			amount, currency := sum.Micros()
+			cost, hours := micros(amount), strconv.FormatFloat(float64(ms)/usage.Hour, 'f', -1, 64)
+			consumed, unit := hours, "GPU-hours"
+			if category != "Usage" {
+				consumed, unit = "", ""
+			}
+			var perHour, priceID string
+			if price != nil {
+				perHour, priceID = micros(&price.Micros), price.Spec
+				if price.From != 0 {
+					priceID += "@" + inUTC(price.From)
+				}
+			}
+			lines = append(lines, []string{cost, plain(k["tenant"]), plain(k["tenant"]), currency, inUTC(w.Start), inUTC(w.End), category, class, plain(fmt.Sprintf("GPU-hours of %s (%s)", k["spec"], k["model"])), "Usage-Based", from, inUTC(ends[from]),
+				consumed, unit, cost, perHour, cost, "gpupool", cost, perHour, "Standard", hours, "GPU-hours", "gpupool", "gpupool", plain(k["region"]), plain(k["region"]), "AI and Machine Learning", "GPU pool", plain(k["spec"]), plain(priceID), plain(k["project"]), plain(k["project"])})
 		}
+		charge("Usage", "", r.Used()-r.Credit)
+		charge("Adjustment", "Correction", r.Adjust) // booked in this month, of an earlier one or by hand
 	}
 	s.csv(c, "focus-"+p.Month+".csv", lines)
 }

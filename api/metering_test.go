@@ -78,6 +78,27 @@ func TestEveryFaceOfUsageShowsTheSameTime(t *testing.T) {
 			t.Errorf("%s sums to %f, want %f", column, sum, float64(u.TotalGpuMs)/1000)
 		}
 	}
+	// Each row is one unit price times its quantity; what was used and what was corrected are rows of their own.
+	column := func(row []string, name string) string { return row[slices.Index(table[0], name)] }
+	categories := map[string]int{}
+	for _, row := range table[1:] {
+		number := func(name string) float64 {
+			v, err := strconv.ParseFloat(column(row, name), 64)
+			p.must(err)
+			return v
+		}
+		category := column(row, "ChargeCategory")
+		categories[category]++
+		if cost := number("ListUnitPrice") * number("PricingQuantity"); math.Abs(cost-number("ListCost")) > 1e-6 || number("ContractedUnitPrice") != 3600 {
+			t.Errorf("%v: the price times the quantity is %f", row, cost)
+		}
+		if correction := category == "Adjustment"; correction != (column(row, "ChargeClass") == "Correction") || correction != (column(row, "ConsumedQuantity") == "") || column(row, "SkuPriceId") != "h100x8" {
+			t.Errorf("%v is not as a row of its category is", row)
+		}
+	}
+	if len(categories) != 2 || categories["Adjustment"] != 1 || categories["Usage"] == 0 {
+		t.Errorf("rows by category %v, want those of use and one correction", categories)
+	}
 	parts := read[contract.Usage](t, p.member("GET", "/v1/usage?by=spec&parts=true", ""), http.StatusOK)
 	if r := parts.Items[0]; r.WaitedMs == nil || r.KnownGpuMs == nil || *r.KnownGpuMs != 0 || r.IdleGpuMs == nil || r.LaunchGpuMs+r.RunningGpuMs+r.DrainGpuMs != r.UsedGpuMs {
 		t.Fatalf("%+v", parts)
