@@ -113,6 +113,10 @@ func ends(w store.ClusterWork, state schema.TaskState, text string, noneLeft boo
 	return out
 }
 
+// sameMoment is how far the cluster's word of an end, which may be in whole seconds and by another clock, can be from ours. A run
+// that ended well within it of being asked to end counts as ended by that: to run it again is safe, to call its work done is not.
+const sameMoment = 2 * time.Second
+
 // tell reports what is new of each part: that it runs and on which devices, that it has ended and how.
 func tell(w store.ClusterWork, s *Seen, resolve func(node string, d []Device) []string) []agentproto.TaskReport {
 	var out []agentproto.TaskReport
@@ -132,7 +136,11 @@ func tell(w store.ClusterWork, s *Seen, resolve func(node string, d []Device) []
 			out = append(out, r)
 		}
 		if sp.State.Ended() {
-			out = append(out, agentproto.TaskReport{Task: p.Task.ID, State: sp.State, ExitCode: sp.Exit, Signal: sp.Signal, Text: words(s), NoneLeft: sp.NoneLeft})
+			state := sp.State
+			if state == schema.TaskDone && p.Task.StopAt != 0 && (s.Ended == 0 || s.Ended.Add(sameMoment) >= p.Task.StopAt) {
+				state = schema.TaskCancelled // it tidied up, as it was asked to: its work is not done
+			}
+			out = append(out, agentproto.TaskReport{Task: p.Task.ID, State: state, ExitCode: sp.Exit, Signal: sp.Signal, Text: words(s), NoneLeft: sp.NoneLeft})
 		}
 	}
 	return out

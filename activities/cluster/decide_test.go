@@ -56,6 +56,16 @@ func TestDecide(t *testing.T) {
 			s.Parts[i].Exit, s.Parts[i].NoneLeft = &three, true
 		}
 	})
+	zero := 0
+	well := func(ended schema.Instant) Seen {
+		return seen(ref, schema.TaskDone, func(s *Seen) {
+			s.Began, s.Ended = 60_000, ended
+			for i := range s.Parts {
+				s.Parts[i].Exit, s.Parts[i].NoneLeft = &zero, true
+			}
+		})
+	}
+	ptr := func(s Seen) *Seen { return &s }
 	report := func(state schema.TaskState, text string, exit *int, none bool) []agentproto.TaskReport {
 		var out []agentproto.TaskReport
 		for _, id := range []string{"t0", "t1"} {
@@ -81,6 +91,8 @@ func TestDecide(t *testing.T) {
 		"asked to end before it was submitted":                               {work(stop(99_000)), nil, act{reports: report(schema.TaskCancelled, "stopped before the cluster had it", nil, true)}},
 		"asked to end, its answer was lost: it is ended, not bound":          {work(stop(99_000)), []Seen{held}, act{kill: &ref}},
 		"asked to end while held":                                            {work(bound, stop(99_000)), []Seen{held}, act{kill: &ref}},
+		"asked to end, and ended well: it tidied up":                         {work(bound, ran, stop(95_000)), []Seen{well(96_000)}, act{reports: report(schema.TaskCancelled, "X", &zero, true), account: ptr(well(96_000))}},
+		"it had ended well before it was asked to end":                       {work(bound, ran, stop(95_000)), []Seen{well(92_000)}, act{reports: report(schema.TaskDone, "X", &zero, true), account: ptr(well(92_000))}},
 		"asked to end within its grace":                                      {work(bound, ran, stop(95_000)), []Seen{running}, act{stop: &ref}},
 		"asked to end, its grace is over":                                    {work(bound, ran, stop(90_000)), []Seen{running}, act{kill: &ref}},
 		"asked to end and gone":                                              {work(bound, ran, stop(90_000)), nil, act{gone: true}},
