@@ -122,7 +122,8 @@ func TestANewLimitOfARunningJobIsCounted(t *testing.T) {
 // policed is a record of one server, and the allocator that serves it, cycle by cycle.
 type policed struct {
 	*region
-	l *live
+	l      *live
+	policy engine.Config
 }
 
 func newPoliced(t *testing.T) *policed {
@@ -135,7 +136,7 @@ func (p *policed) cycle() {
 	p.t.Helper()
 	var err error
 	if p.l == nil {
-		p.l, err = load(p.t.Context(), p.db, "eu", "test", engine.Config{}, false)
+		p.l, err = load(p.t.Context(), p.db, "eu", "test", p.policy, false)
 	} else {
 		_, err = p.l.catchUp(p.t.Context())
 	}
@@ -328,6 +329,26 @@ func TestPastUsageIsRememberedOverARestart(t *testing.T) {
 	p.cycle()
 	p.starts(green)
 	p.waits(blue, schema.ReasonCapacity, nil)
+}
+
+// The policy decides who is first: by first come first served, what a tenant has used before does not count.
+func TestTheOrderIsThatOfThePolicy(t *testing.T) {
+	t.Parallel()
+	p, ctx := newPoliced(t), t.Context()
+	p.policy = engine.Config{Order: engine.FIFO}
+	_, err := p.db.CreateTenant(ctx, "test", "green", 1)
+	must(t, err)
+	_, err = p.db.CreateProject(ctx, "test", "green", "main")
+	must(t, err)
+	used := p.submit()
+	p.cycle()
+	p.finish(used)
+	p.restart()
+	blue := p.submit()
+	green := p.submitAs(func(n *store.NewJob) { n.Tenant = "green" })
+	p.cycle()
+	p.starts(blue)
+	p.waits(green, schema.ReasonCapacity, nil)
 }
 
 // A restart in the middle of a preemption: what is freed is the claimant's, and nobody else is told to end for it.
