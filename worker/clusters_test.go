@@ -2,7 +2,6 @@ package worker_test
 
 import (
 	"fmt"
-	"log/slog"
 	"testing"
 	"time"
 
@@ -12,20 +11,12 @@ import (
 	"gpupool/schema/store"
 	"gpupool/schema/store/storetest"
 	"gpupool/worker"
-	"gpupool/worker/config"
 )
 
 // on starts a process with one cluster and makes its servers, the spec h100x2 and a tenant.
 func on(t *testing.T, clusters, name, kind string, servers ...string) *worker.Process {
 	t.Helper()
-	c, err := config.Load(config.Source{Set: []string{"data_dir=" + t.TempDir(), "regions=eu", "roles=api,worker,allocator", "api.listen=127.0.0.1:0", "durability=normal", "clusters=" + clusters}})
-	if err != nil {
-		t.Fatal(err)
-	}
-	p, err := worker.Start(t.Context(), c, slog.New(slog.NewTextHandler(testLog{t}, &slog.HandlerOptions{Level: slog.LevelWarn})))
-	if err != nil {
-		t.Fatal(err)
-	}
+	p := startWith(t, "data_dir="+t.TempDir(), "regions=eu", "roles=api,worker,allocator", "api.listen=127.0.0.1:0", "durability=normal", "clusters="+clusters)
 	t.Cleanup(p.Stop)
 	for i, s := range servers {
 		in := storetest.NewServer(i+1, h100, 8)

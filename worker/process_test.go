@@ -29,7 +29,16 @@ const h100 = "nvidia-h100-80gb"
 // start runs a whole process without API and boot service on a fresh folder.
 func start(t testing.TB) *worker.Process {
 	t.Helper()
-	c, err := config.Load(config.Source{Set: []string{"data_dir=" + t.TempDir(), "regions=eu", "roles=api,worker,allocator", "api.listen=127.0.0.1:0", "durability=normal"}})
+	t.Helper()
+	p := startWith(t, "data_dir="+t.TempDir(), "regions=eu", "roles=api,worker,allocator", "api.listen=127.0.0.1:0", "durability=normal")
+	t.Cleanup(p.Stop)
+	return p
+}
+
+// startWith runs a process with such settings; the test stops it.
+func startWith(t testing.TB, set ...string) *worker.Process {
+	t.Helper()
+	c, err := config.Load(config.Source{Set: set})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -37,7 +46,6 @@ func start(t testing.TB) *worker.Process {
 	if err != nil {
 		t.Fatal(err)
 	}
-	t.Cleanup(p.Stop)
 	return p
 }
 
