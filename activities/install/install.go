@@ -50,6 +50,10 @@ func (t Timing) WithDefaults() Timing {
 	return t
 }
 
+// power is how long it may take from an arming until the power is on: the power is switched off, the boot set, the power
+// switched on, each within BMC. The waits for a boot begin behind it.
+func (t Timing) power() time.Duration { return 3 * t.BMC }
+
 // SiteLimit is how many servers of a site are installed at a time where nothing else is configured: what a boot server
 // with a 25 Gbit/s port feeds with images without anyone starving.
 const SiteLimit = 64
@@ -239,7 +243,8 @@ func (a *Activities) ArmServer(ctx context.Context, in EndInput) (Armed, error) 
 		limit = SiteLimit
 	}
 	// Twice the wait: the arming must outlive a machine that boots late, and its slot must not stay taken for ever.
-	err = a.Store.Arm(ctx, in.Server, in.Attempt, 2*a.Timing.WithDefaults().PhoneHome, limit)
+	t := a.Timing.WithDefaults()
+	err = a.Store.Arm(ctx, in.Server, in.Attempt, t.power()+2*t.PhoneHome, limit)
 	if schema.Is(err, schema.CodeLimited) {
 		var e error = err
 		if serr := a.Store.SetStep(ctx, in.Server, in.Attempt, schema.StepProvision, schema.StepRunning, "waits: "+err.Error()); serr != nil {

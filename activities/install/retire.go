@@ -45,7 +45,7 @@ func (a *Activities) NodeLeft(ctx context.Context, in EndInput) (bool, error) {
 // ArmSanitise lets the server's next network boot empty its disks.
 func (a *Activities) ArmSanitise(ctx context.Context, in EndInput) (Armed, error) {
 	t := a.Timing.WithDefaults()
-	return Armed{At: a.Store.Now()}, temporalerr.Wrap(a.Store.ArmSanitise(ctx, in.Server, in.Attempt, t.Sanitise+t.PhoneHome))
+	return Armed{At: a.Store.Now()}, temporalerr.Wrap(a.Store.ArmSanitise(ctx, in.Server, in.Attempt, t.power()+t.PhoneHome+t.Sanitise))
 }
 
 // Sanitised is how far a sanitise run has come.

@@ -68,7 +68,7 @@ type Booting struct {
 	ID, Name, Arch, MACs string
 	Phase                schema.Phase
 	Protected            bool
-	Armed                *schema.Armed   // as [Store.Armed]
+	Armed                *schema.Armed   // as [Store.Armed], and when it has expired too: who boots late is told so
 	Runs                 *schema.Running // as [Store.RunningSystem]
 }
 
@@ -99,7 +99,7 @@ func (s *Store) BootingByUUID(ctx context.Context, uuids ...string) ([]Booting, 
 
 // booting reads by hand: reflection would cost more than the database.
 func (s *Store) booting(ctx context.Context, join, mac, where string, args ...any) ([]Booting, error) {
-	before := []any{s.Now(), schema.PhaseOnboarding, schema.PhaseRetiring}
+	before := []any{schema.PhaseOnboarding, schema.PhaseRetiring}
 	for _, p := range bootsItsOwn {
 		before = append(before, p)
 	}
@@ -107,7 +107,7 @@ func (s *Store) booting(ctx context.Context, join, mac, where string, args ...an
 		a.attempt, COALESCE(a.profile, ''), COALESCE(a.vals, ''), COALESCE(a.at, 0), COALESCE(a.expires_at, 0), COALESCE(a.installed_at, 0), COALESCE(a.failure, ''), COALESCE(a.sanitise, FALSE), COALESCE(a.overwrite, FALSE),
 		r.attempt, COALESCE(r.profile, ''), COALESCE(r.vals, ''), COALESCE(r.at, 0)
 		FROM servers s `+join+`
-		LEFT JOIN armed a ON a.server = s.id AND a.attempt = s.attempt AND a.expires_at > ? AND (s.phase = ? AND NOT a.sanitise OR s.phase = ? AND a.sanitise) AND NOT s.protected
+		LEFT JOIN armed a ON a.server = s.id AND a.attempt = s.attempt AND (s.phase = ? AND NOT a.sanitise OR s.phase = ? AND a.sanitise) AND NOT s.protected
 		LEFT JOIN running_systems r ON r.server = s.id AND r.attempt = s.attempt AND s.phase IN (`+marks(len(bootsItsOwn))+`)
 		WHERE `+where, append(before, args...)...).Rows()
 	if err != nil {

@@ -9,7 +9,7 @@ import (
 // every process of a pool should be given the same.
 type Timing struct {
 	BMC         time.Duration `yaml:"bmc" help:"One act at a BMC (power, boot override, reading), all tries together." zero:"15m" example:"10m"`
-	PhoneHome   time.Duration `yaml:"phone_home" help:"From power on to the word of the installed system: POST, network boot, installation. When it has passed the boot is diagnosed and the onboarding stops for a person. An attempt stays armed, and its boot tokens good, for twice as long." zero:"30m" example:"45m"`
+	PhoneHome   time.Duration `yaml:"phone_home" help:"From power on to the word of the installed system: POST, network boot, installation. When it has passed the boot is diagnosed and the onboarding stops for a person. An attempt stays armed for twice as long, and for three times timing.bmc before it, since its power is switched meanwhile; its boot tokens are good for twice as long." zero:"30m" example:"45m"`
 	Setup       time.Duration `yaml:"setup" help:"Drivers, and container runtime, each." zero:"30m" example:"1h"`
 	Inventory   time.Duration `yaml:"inventory" help:"Reading a server's devices." zero:"5m" example:"10m"`
 	BurnIn      time.Duration `yaml:"burn_in" help:"The whole burn-in of a server." zero:"6h" example:"30m"`

@@ -249,6 +249,36 @@ func TestATokenOfThePreviousAttemptIsWorthNothing(t *testing.T) {
 	}
 }
 
+// A BMC may take its whole limit for each of the acts that give a machine power, and the machine the whole wait to boot: until
+// then it is armed. Who comes later is told why nothing installs it.
+func TestAMachineIsArmedForAsLongAsItsBMCAndItsBootMayTake(t *testing.T) {
+	t.Parallel()
+	now := time.Date(2026, 3, 1, 8, 0, 0, 0, time.UTC)
+	db := storetest.OpenAt(t, func() time.Time { return now })
+	all, err := db.EnrollServers(t.Context(), "test", storetest.Ring(t), []store.NewServer{storetest.NewServer(1, "nvidia-h100-80gb", 8)})
+	ok(t, err)
+	v, err := db.BeginOnboarding(t.Context(), all[0].ID, "ann")
+	ok(t, err)
+	acts, b := &install.Activities{Store: db, Timing: install.Timing{PhoneHome: 10 * time.Minute, BMC: 15 * time.Minute}}, bootstore.New(db, time.Hour)
+	_, err = acts.ArmServer(t.Context(), install.EndInput{Server: v.ID, Attempt: 1})
+	ok(t, err)
+	for _, at := range []struct {
+		after time.Duration
+		armed bool
+	}{{0, true}, {3*15*time.Minute + 10*time.Minute, true}, {3 * time.Hour, false}} {
+		now = now.Add(at.after)
+		m, _, err := b.ByMAC(t.Context(), v.MACs)
+		ok(t, err)
+		a, why := m.InstallAt(db.Now().Time())
+		if (a != nil) != at.armed || !at.armed && !strings.HasPrefix(why, "the attempt's arming ended at 2026-03-01T09:05:00") {
+			t.Fatalf("%s later: armed %v: %q", at.after, a, why)
+		}
+		if _, err := b.Mint(t.Context(), v.ID, 1, schema.PurposeScript); (err == nil) != at.armed || err != nil && !schema.Is(err, schema.CodeStale) {
+			t.Fatalf("%s later, a token: %v", at.after, err)
+		}
+	}
+}
+
 func TestASiteInstallsOnlySoManyAtATime(t *testing.T) {
 	t.Parallel()
 	db := storetest.Open(t)
