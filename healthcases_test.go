@@ -46,11 +46,13 @@ var healthCases = map[int][]held{
 		{"four GPUs by serial, a remap, health not overruled", "activities/bmc", "TestACapturedGB300TellsItsRemapsBySerial"},
 		{"durations, and errors by lane", "activities/bmc", "TestDurationsAndLanesOfACapturedGB300"}, {"lane 13 is told, once", "activities/bmc/watch", "TestWhatIsNewsAndWhatIsNot"}, {"and only observed", "activities/health/rules", "TestCases"},
 		{"evidence goes on while the system is down", "activities/bmc/watch", "TestEvidenceComesFromOutsideAndABMCThatHangsDelaysNoOther"},
+		{"its values stand beside the agent's, and go on alone", "activities/bmc/watch", "TestOutOfBandValuesStandBesideInBandOnesAndGoOnAlone"},
 		{"one event by two paths is one fault", "activities/health", "TestTheSameEventThroughTwoPathsIsOneFaultOneCordonAndOneRepair"},
 	},
 	20: {
 		{"the detector's own word", "activities/bmc", "TestALeakIsTheDetectorsOwnWord"},
 		{"of a captured machine only the leak is evidence", "activities/bmc", "TestOfACapturedGB200OnlyTheLeakIsEvidenceUntilTheDeadline"},
+		{"a BMC that calls a busy device idle is shown, and believed by nobody", "activities/bmc/watch", "TestOutOfBandValuesStandBesideInBandOnesAndGoOnAlone"},
 		{"a leak is told once, and drains", "activities/bmc/watch", "TestWhatIsNewsAndWhatIsNot"}, {"drained, whatever else holds", "activities/health/rules", "TestCases"},
 	},
 	22: {

@@ -278,7 +278,7 @@ func (s *Server) GetRepairEvidence(c *gin.Context, id contract.TheRepair) {
 	if err == nil {
 		e, err = s.c.Store.RepairEvidence(ctx, r.ID)
 	}
-	s.done(c, http.StatusOK, contract.RepairEvidence{Repair: e.Repair, Faults: some(e.Faults), Devices: some(e.Devices), BurnIns: each(e.BurnIns, schema.Task.Record), Events: some(e.Events)}, err)
+	s.done(c, http.StatusOK, contract.RepairEvidence{Repair: e.Repair, Faults: some(e.Faults), Devices: some(e.Devices), BurnIns: each(e.BurnIns, schema.Task.Record), Readings: some(e.Readings), Events: some(e.Events)}, err)
 }
 
 // ListRMAs lists parts that go back to their makers.

@@ -28,6 +28,7 @@ import (
 	"gpupool/api/console"
 	"gpupool/pxe"
 	"gpupool/pxe/dhcp"
+	"gpupool/schema"
 	"gpupool/schema/agentproto"
 	"gpupool/schema/store"
 	"gpupool/worker/config"
@@ -63,7 +64,10 @@ func (p *Process) site(ctx context.Context, name string, pool *bmc.Pool) error {
 	logins := credential.NewStore(record.Rows{Store: p.Store}, p.ring)
 	bmc.Register(w, &bmc.Activities{Store: p.Store, Pool: pool, Credential: logins.For, Renew: logins.Rotate, Keys: p.ring})
 	credential.Register(w, &credential.Activities{Store: p.Store, Logins: logins, Pool: pool, After: p.Config.BMC.RotateAfter})
-	watch.Register(w, &watch.Activities{Store: p.Store, Pool: pool, Credential: logins.For, EventURL: p.Config.BMC.EventURL,
+	// What BMCs read is kept, and shown beside what agents read. Nobody is taken for idle by it: it goes to no sampler.
+	history := &health.History{Store: p.Store, Source: schema.SourceRedfish, Log: p.log.With("part", "health", "site", name)}
+	p.spawn("history of site "+name, history.Run)
+	watch.Register(w, &watch.Activities{Store: p.Store, Pool: pool, Credential: logins.For, EventURL: p.Config.BMC.EventURL, Seen: history.Seen,
 		Config: watch.Config{Interval: p.Config.BMC.WatchInterval, Events: !p.Config.BMC.PollOnly, Log: p.log.With("part", "watch", "site", name)}})
 	if err := w.Start(); err != nil {
 		return fmt.Errorf("starting the worker of site %s: %w", name, err)

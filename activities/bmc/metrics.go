@@ -11,6 +11,8 @@ type GPUMetrics struct {
 	GPU
 	TemperatureC *float64 `json:"temperature_c"`
 	PowerW       *float64 `json:"power_w"`
+	// Utilization is the share of time in which it worked, 0 to 1, as the BMC says: some say 0 of one that works.
+	Utilization *float64 `json:"utilization,omitempty"`
 	// Lifetime counts of the memory's ECC errors.
 	CorrectableECC   *float64 `json:"correctable_ecc"`
 	UncorrectableECC *float64 `json:"uncorrectable_ecc"`
@@ -78,6 +80,10 @@ func (c *Client) processorMetrics(ctx context.Context, gpu *resource, m *GPUMetr
 		return err
 	}
 	m.TemperatureC, m.PowerW = number(p, "TemperatureCelsius"), number(p, "ConsumedPowerWatt")
+	if v := number(p, "BandwidthPercent"); v != nil {
+		share := *v / 100
+		m.Utilization = &share
+	}
 	m.CacheCorrectableECC = number(p, "CacheMetricsTotal", "LifeTime", "CorrectableECCErrorCount")
 	m.CacheUncorrectableECC = number(p, "CacheMetricsTotal", "LifeTime", "UncorrectableECCErrorCount")
 	m.PCIeReplays, m.PCIeFatal = number(p, "PCIeErrors", "ReplayCount"), number(p, "PCIeErrors", "FatalErrorCount")

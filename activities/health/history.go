@@ -18,12 +18,13 @@ const (
 	maxNameSize = 64
 )
 
-// History keeps what agents read of their devices, by the hour. The long history at full resolution is the operator's
+// History keeps what agents, or BMCs, read of devices, by the hour. The long history at full resolution is the operator's
 // Prometheus's; this is what a repair looks back on. mu guards hours.
 type History struct {
-	Store *store.Store
-	Keep  time.Duration // 0 = 90 days
-	Log   *slog.Logger  // nil = slog.Default
+	Store  *store.Store
+	Source string        // who reads; "" = schema.SourceAgent
+	Keep   time.Duration // 0 = 90 days
+	Log    *slog.Logger  // nil = slog.Default
 
 	mu     sync.Mutex
 	writer string
@@ -36,7 +37,7 @@ type hourKey struct {
 	identity string
 }
 
-// Seen takes one heartbeat's devices. A device that gave no answer adds nothing: that time is unknown.
+// Seen takes the devices of one heartbeat, or of one look at a BMC. A device that gave no answer adds nothing: that time is unknown.
 func (h *History) Seen(server string, devices []agentproto.Device) {
 	now := h.Store.Now()
 	hour := now - now%schema.Instant(time.Hour.Milliseconds())
@@ -52,7 +53,7 @@ func (h *History) Seen(server string, devices []agentproto.Device) {
 		k := hourKey{hour, schema.IdentityOf(d.Vendor, d.Serial, d.UUID, d.PCI, server)}
 		x := h.hours[k]
 		if x == nil {
-			x = &store.DeviceHour{Hour: hour, Identity: k.identity, Writer: h.writer, Server: server, Metrics: map[string]store.MetricSum{}}
+			x = &store.DeviceHour{Hour: hour, Identity: k.identity, Writer: h.writer, Server: server, Source: h.Source, Metrics: map[string]store.MetricSum{}}
 			h.hours[k] = x
 		}
 		h.dirty[k] = true

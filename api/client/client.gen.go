@@ -381,7 +381,8 @@ type ClientInterface interface {
 
 	// GetHealthHistory What a server's devices read by the hour, the oldest first
 	//
-	// An hour without a reading is not in the list: it is unknown. Names of metrics are those of the reference of device metrics.
+	// An hour without a reading is not in the list: it is unknown. What a server's BMC reads of its devices stands beside what its
+	// agent reads, under the same names, and where the two can't both be right each says so. Names of metrics are those of the reference of device metrics.
 	//
 	// Corresponds with GET /v1/health/history (the `GetHealthHistory` operationId).
 	GetHealthHistory(ctx context.Context, params *GetHealthHistoryParams, reqEditors ...RequestEditorFn) (*http.Response, error)
@@ -2211,7 +2212,8 @@ func (c *Client) ResetBreaker(ctx context.Context, breaker string, body ResetBre
 
 // GetHealthHistory What a server's devices read by the hour, the oldest first
 //
-// An hour without a reading is not in the list: it is unknown. Names of metrics are those of the reference of device metrics.
+// An hour without a reading is not in the list: it is unknown. What a server's BMC reads of its devices stands beside what its
+// agent reads, under the same names, and where the two can't both be right each says so. Names of metrics are those of the reference of device metrics.
 //
 // Corresponds with GET /v1/health/history (the `GetHealthHistory` operationId).
 func (c *Client) GetHealthHistory(ctx context.Context, params *GetHealthHistoryParams, reqEditors ...RequestEditorFn) (*http.Response, error) {
@@ -12790,7 +12792,8 @@ type ClientWithResponsesInterface interface {
 
 	// GetHealthHistoryWithResponse What a server's devices read by the hour, the oldest first
 	//
-	// An hour without a reading is not in the list: it is unknown. Names of metrics are those of the reference of device metrics.
+	// An hour without a reading is not in the list: it is unknown. What a server's BMC reads of its devices stands beside what its
+	// agent reads, under the same names, and where the two can't both be right each says so. Names of metrics are those of the reference of device metrics.
 	//
 	// Returns a wrapper object for the known response body format(s).
 	//
@@ -21792,7 +21795,8 @@ func (c *ClientWithResponses) ResetBreakerWithResponse(ctx context.Context, brea
 
 // GetHealthHistoryWithResponse What a server's devices read by the hour, the oldest first
 //
-// An hour without a reading is not in the list: it is unknown. Names of metrics are those of the reference of device metrics.
+// An hour without a reading is not in the list: it is unknown. What a server's BMC reads of its devices stands beside what its
+// agent reads, under the same names, and where the two can't both be right each says so. Names of metrics are those of the reference of device metrics.
 //
 // Returns a wrapper object for the known response body format(s).
 //

@@ -1467,7 +1467,10 @@ type RepairEvidence struct {
 	Devices []Accelerator       `json:"devices"`
 	Events  []Event             `json:"events"`
 	Faults  []Fault             `json:"faults"`
-	Repair  Repair              `json:"repair"`
+
+	// Readings Of the suspect, or of all devices where it is the server's: by the hour, by its agent and by its BMC, from a day before the first sign
+	Readings []MetricHour `json:"readings"`
+	Repair   Repair       `json:"repair"`
 }
 
 // RepairLight defines model for RepairLight.

@@ -36,7 +36,7 @@ type Config struct {
 	User     string `yaml:"user"`
 	Password string `yaml:"password"`
 	// Speed is how fast the hardware's time goes: at 1 a server POSTs in 0.5 s, writes its disk in 2 s, starts its
-	// operating system in 0.5 s and a burn-in test lasts 1 s. 0 = 1.
+	// operating system in 0.5 s, a burn-in test lasts 1 s, and a driver that does not come back is called hung after 45 s. 0 = 1.
 	Speed float64 `yaml:"speed"`
 
 	Log *slog.Logger     `yaml:"-" json:"-"` // nil = slog.Default

@@ -12,6 +12,9 @@ import (
 	"gpupool/worker/agent/accelerator"
 )
 
+// driverHang is the agent's own watchdog of drivers, at speed 1.
+const driverHang = 45 * time.Second
+
 // runtimeVersion is the container runtime that an installed disk has.
 const runtimeVersion = "containerd 2.1.4"
 
@@ -85,6 +88,7 @@ func (m *machine) runAgent(ctx context.Context, p agent.PhoneHome, boot string, 
 	}()
 	err = agent.New(agent.Config{
 		Settle:    2 * time.Second, // its drivers come up with its system
+		Hang:      time.Duration(float64(driverHang) / m.lab.cfg.Speed),
 		PhoneHome: p, StateDir: filepath.Join(m.dir, "disk", "agent"), Version: "lab",
 		Readers: []accelerator.Reader{set}, BurnIn: set, Suites: m.lab.suites(), HTTP: h, Table: m.lab.table, Now: m.lab.cfg.Now, Log: m.log, Play: play,
 		Runtime: func(context.Context) (string, error) { return runtimeVersion, nil },

@@ -16,6 +16,7 @@ type DeviceHour struct {
 	Identity string // of the accelerator; see schema.IdentityOf
 	Writer   string // the process
 	Server   string
+	Source   string // schema.SourceAgent where it is empty, or schema.SourceRedfish
 	Metrics  map[string]MetricSum
 }
 
@@ -57,11 +58,11 @@ func (s *Store) PutDeviceHours(ctx context.Context, hours []DeviceHour) error {
 			if err != nil {
 				return err
 			}
-			args = append(args, h.Hour, h.Identity, h.Writer, h.Server, string(b))
+			args = append(args, h.Hour, h.Identity, h.Writer, h.Server, cmp.Or(h.Source, schema.SourceAgent), string(b))
 		}
-		values := strings.TrimSuffix(strings.Repeat("(?, ?, ?, ?, ?), ", len(part)), ", ")
+		values := strings.TrimSuffix(strings.Repeat("(?, ?, ?, ?, ?, ?), ", len(part)), ", ")
 		err := s.Write(ctx, func(tx *Tx) error {
-			_, err := tx.exec("INSERT INTO device_hours (hour, identity, writer, server, metrics) VALUES "+values+" ON CONFLICT (hour, identity, writer) DO UPDATE SET metrics = excluded.metrics, server = excluded.server", args...)
+			_, err := tx.exec("INSERT INTO device_hours (hour, identity, writer, server, source, metrics) VALUES "+values+" ON CONFLICT (hour, identity, writer) DO UPDATE SET metrics = excluded.metrics, server = excluded.server", args...)
 			return err
 		})
 		if err != nil {
@@ -90,10 +91,10 @@ type HistoryFilter struct {
 // historyRows bounds how many hours of devices are read at once: eight devices over two months.
 const historyRows = 12_000
 
-// DeviceHistory is what was read of a server's devices by the hour, the oldest first. Hours in which a device stood in another
+// DeviceHistory is what was read of a server's devices by the hour, the oldest first, by its agent and by its BMC. Hours in which a device stood in another
 // server are that server's.
 func (s *Store) DeviceHistory(ctx context.Context, f HistoryFilter) ([]schema.MetricHour, error) {
-	devices, err := s.Accelerators(ctx, AcceleratorFilter{Server: f.Server})
+	devices, err := s.Accelerators(ctx, AcceleratorFilter{Server: f.Server, Removed: true})
 	if err != nil {
 		return nil, err
 	}
@@ -107,15 +108,15 @@ func (s *Store) DeviceHistory(ctx context.Context, f HistoryFilter) ([]schema.Me
 		return nil, schema.NotFound("device", f.Device)
 	}
 	var rows []struct {
-		Hour              schema.Instant
-		Identity, Metrics string
+		Hour                      schema.Instant
+		Identity, Source, Metrics string
 	}
-	if err := s.read(ctx).Raw("SELECT hour, identity, metrics FROM device_hours WHERE server = ? AND hour >= ? ORDER BY hour DESC, identity LIMIT ?", f.Server, f.Since, historyRows).Scan(&rows).Error; err != nil {
+	if err := s.read(ctx).Raw("SELECT hour, identity, source, metrics FROM device_hours WHERE server = ? AND hour >= ? ORDER BY hour DESC, identity LIMIT ?", f.Server, f.Since, historyRows).Scan(&rows).Error; err != nil {
 		return nil, err
 	}
 	type key struct {
-		hour             schema.Instant
-		identity, metric string
+		hour                     schema.Instant
+		identity, metric, source string
 	}
 	sums := map[key]*MetricSum{}
 	for _, r := range rows {
@@ -130,7 +131,7 @@ func (s *Store) DeviceHistory(ctx context.Context, f HistoryFilter) ([]schema.Me
 			if f.Metric != "" && name != f.Metric {
 				continue
 			}
-			k := key{r.Hour, r.Identity, name}
+			k := key{r.Hour, r.Identity, name, r.Source}
 			if sums[k] == nil {
 				sums[k] = &MetricSum{}
 			}
@@ -143,10 +144,16 @@ func (s *Store) DeviceHistory(ctx context.Context, f HistoryFilter) ([]schema.Me
 		if a.Serial == "" { // it was taken out since
 			a.Serial = k.identity
 		}
-		out = append(out, schema.MetricHour{Hour: k.hour, Server: f.Server, Device: a.ID, Slot: a.Slot, Serial: a.Serial, Metric: k.metric, Min: m.Min, Mean: m.Sum / float64(m.N), Max: m.Max, Last: m.Last, LastAt: m.LastAt, Samples: m.N})
+		out = append(out, schema.MetricHour{Hour: k.hour, Server: f.Server, Device: a.ID, Slot: a.Slot, Serial: a.Serial, Metric: k.metric, Source: k.source, Min: m.Min, Mean: m.Sum / float64(m.N), Max: m.Max, Last: m.Last, LastAt: m.LastAt, Samples: m.N})
 	}
 	slices.SortFunc(out, func(a, b schema.MetricHour) int {
-		return cmp.Or(cmp.Compare(a.Hour, b.Hour), cmp.Compare(a.Slot, b.Slot), cmp.Compare(a.Serial, b.Serial), cmp.Compare(a.Metric, b.Metric))
+		return cmp.Or(cmp.Compare(a.Hour, b.Hour), cmp.Compare(a.Slot, b.Slot), cmp.Compare(a.Serial, b.Serial), cmp.Compare(a.Metric, b.Metric), cmp.Compare(a.Source, b.Source))
 	})
+	for i := 1; i < len(out); i++ { // the two sources of one hour stand beside each other
+		a, b := &out[i-1], &out[i]
+		if a.Hour == b.Hour && a.Slot == b.Slot && a.Serial == b.Serial && schema.Disagree(*a, *b) {
+			a.Differs, b.Differs = true, true
+		}
+	}
 	return out, nil
 }

@@ -33,9 +33,6 @@ type enrolment struct {
 	Heartbeat int64  `json:"heartbeat_every_ms"`
 }
 
-// hangAfter is when a driver that doesn't come back is a fault in itself.
-const hangAfter = 45 * time.Second
-
 // Run registers, where that wasn't done, and works until ctx ends. Jobs live on after it. A *RefusedError says that
 // the API doesn't want this install; only a person can help then.
 func (a *Agent) Run(ctx context.Context) (err error) {
@@ -264,11 +261,11 @@ func (b *beat) read(ctx context.Context) []agentproto.Device {
 		b.metrics.show(list)
 	}
 	hung := map[schema.Vendor]bool{}
-	for _, v := range b.devices.hung(hangAfter) {
+	for _, v := range b.devices.hung(b.cfg.Hang) {
 		hung[v] = true
 		if !b.hung[v] {
 			b.keep(ctx, "agent", accelerator.Sign{Kind: "driver-hang", Code: string(v), Severity: schema.SeverityCritical,
-				Text: fmt.Sprintf("the %s driver has not answered for %s", v, schema.Setting(hangAfter))})
+				Text: fmt.Sprintf("the %s driver has not answered for %s", v, schema.Setting(b.cfg.Hang))})
 		}
 	}
 	b.hung = hung

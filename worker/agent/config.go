@@ -124,6 +124,7 @@ type Config struct {
 
 	Heartbeat   time.Duration // until the API says otherwise; 0 = 10 s
 	ReadTimeout time.Duration // how long one reading of a vendor's devices may take; 0 = 10 s
+	Hang        time.Duration // when a driver that does not come back is a fault in itself; 0 = 45 s
 	Settle      time.Duration // how long drivers and runtime may take to answer once their setup is done; 0 = 2 minutes, negative = no time
 	Batch       time.Duration // how long a report waits for others to go with it; 0 = 10 ms, negative = not at all
 	PollWait    time.Duration // how long the API holds a poll; 0 = 30 s
@@ -143,6 +144,7 @@ func (c Config) withDefaults() (Config, error) {
 	}
 	orDefault(&c.Heartbeat, 10*time.Second)
 	orDefault(&c.ReadTimeout, 10*time.Second)
+	orDefault(&c.Hang, 45*time.Second)
 	orDefault(&c.Settle, 2*time.Minute)
 	orDefault(&c.Batch, 10*time.Millisecond)
 	orDefault(&c.PollWait, 30*time.Second)

@@ -38,7 +38,7 @@ func TestADriverIsHungThatIsGivenUpEachTime(t *testing.T) {
 		a.read = step.read
 		f := d.begin(t.Context(), 0)
 		<-f.done
-		if got := len(d.hung(hangAfter)) == 1; got != step.hung {
+		if got := len(d.hung(45*time.Second)) == 1; got != step.hung {
 			t.Errorf("reading %d: hung is %v", i+1, got)
 		}
 		now = now.Add(30 * time.Second)

@@ -15,6 +15,7 @@ import (
 
 	"gpupool/activities/bmc"
 	"gpupool/schema"
+	"gpupool/schema/agentproto"
 	"gpupool/schema/store"
 )
 
@@ -24,6 +25,8 @@ type Activities struct {
 	Pool       *bmc.Pool
 	Credential func(server string) bmc.Credential
 	Config     Config // Sink and Push are ours
+	// Seen takes what BMCs read of the accelerators that are in the inventory; nil = nobody does.
+	Seen func(server string, devices []agentproto.Device)
 	// EventURL is how BMCs reach the API, to push their events; "" = they are not asked to.
 	EventURL string
 }
@@ -72,6 +75,7 @@ func (a *Activities) watch(ctx context.Context, site string) error {
 		cfg.Log = slog.Default()
 	}
 	keep := newKeeper(a.Store)
+	keep.values = a.Seen
 	cfg.Sink = keep.sink
 	if a.EventURL != "" {
 		cfg.Push = a.destination
@@ -161,9 +165,11 @@ func (w *Watcher) watches(server string) bool {
 
 // keeper writes what the watcher sees. mu guards seen.
 type keeper struct {
-	store *store.Store
-	mu    sync.Mutex
-	seen  map[string]schema.BMCSighting // as last written
+	store  *store.Store
+	values func(server string, devices []agentproto.Device)
+
+	mu   sync.Mutex
+	seen map[string]schema.BMCSighting // as last written
 }
 
 func newKeeper(s *store.Store) *keeper {
@@ -194,6 +200,9 @@ func (k *keeper) sink(ctx context.Context, s Snapshot, signs []Sign, memory []by
 	if err := k.sight(ctx, s); err != nil {
 		return err
 	}
+	if err := k.read(ctx, s); err != nil {
+		return err
+	}
 	if len(signs) == 0 && memory == nil {
 		return nil
 	}
@@ -203,6 +212,19 @@ func (k *keeper) sink(ctx context.Context, s Snapshot, signs []Sign, memory []by
 			At: schema.At(x.At), Dedupe: "redfish/" + x.Server + "/" + x.Key}}
 	}
 	return k.store.ReportBMCEvidence(ctx, s.Server, evidence, memory)
+}
+
+// read passes on what a deep read showed of accelerators.
+func (k *keeper) read(ctx context.Context, s Snapshot) error {
+	if k.values == nil || s.Err != nil || len(s.GPUs) == 0 {
+		return nil
+	}
+	known, err := k.store.Accelerators(ctx, store.AcceleratorFilter{Server: s.Server})
+	if err != nil {
+		return err
+	}
+	k.values(s.Server, readings(known, s.GPUs))
+	return nil
 }
 
 func (k *keeper) sight(ctx context.Context, s Snapshot) error {

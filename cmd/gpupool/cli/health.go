@@ -375,7 +375,7 @@ func (a *app) healthHistory() *cobra.Command {
 	var since duration
 	cmd := &cobra.Command{
 		Use: "history SERVER [DEVICE] [METRIC] [--since D]", Short: "What a server's devices read by the hour",
-		Long: "List the least, the mean, the greatest and the last of each metric by the hour. DEVICE is an id, a serial, a UUID or a slot; - is every one. An hour without a reading is unknown, and is not listed.",
+		Long: "List the least, the mean, the greatest and the last of each metric by the hour. DEVICE is an id, a serial, a UUID or a slot; - is every one. An hour without a reading is unknown, and is not listed. What the BMC reads stands beside what the agent reads; where the two can't both be right, both lines say so.",
 		Args: cobra.RangeArgs(1, 3), Example: "  gpupool health history r12s03 SXM3 ecc_corrected_total --since 7d\n  gpupool health history r12s03 - temperature_celsius",
 		RunE: func(cmd *cobra.Command, args []string) error {
 			p := contract.GetHealthHistoryParams{Server: args[0]}
@@ -392,9 +392,13 @@ func (a *app) healthHistory() *cobra.Command {
 				return call.Do[contract.MetricHourList](c.GetHealthHistory(cmd.Context(), &p))
 			}, func(l contract.MetricHourList) {
 				num := func(v float64) string { return strconv.FormatFloat(v, 'g', 6, 64) }
-				t := newTable("HOUR", "SLOT", "SERIAL", "METRIC", "MIN", "MEAN", "MAX", "LAST", "READINGS")
+				t := newTable("HOUR", "SLOT", "SERIAL", "METRIC", "SOURCE", "MIN", "MEAN", "MAX", "LAST", "READINGS", "NOTE")
 				for _, x := range l.Items {
-					t.row(words.Clock(x.Hour, nowInstant()), x.Slot, x.Serial, x.Metric, num(x.Min), num(x.Mean), num(x.Max), num(x.Last), strconv.FormatInt(x.Samples, 10))
+					note := ""
+					if x.Differs {
+						note = "agent and BMC differ"
+					}
+					t.row(words.Clock(x.Hour, nowInstant()), x.Slot, x.Serial, x.Metric, x.Source, num(x.Min), num(x.Mean), num(x.Max), num(x.Last), strconv.FormatInt(x.Samples, 10), note)
 				}
 				t.write(cmd.OutOrStdout(), "Nothing was read in that time.")
 			})
