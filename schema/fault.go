@@ -14,6 +14,11 @@ const (
 	SeverityCritical Severity = "critical" // cordon and drain now: jobs on it are lost anyway
 )
 
+// Valid reports whether s is one of them.
+func (s Severity) Valid() bool {
+	return s == SeverityInfo || s == SeverityWarning || s == SeverityCritical
+}
+
 // Fault is evidence that hardware is failing, as one source reported it.
 type Fault struct {
 	ID          string   `gorm:"primaryKey" json:"id"`

@@ -93,6 +93,51 @@ type Heartbeat struct {
 	Shared   string     `json:"shared,omitempty"` // why they are not
 }
 
+// What one heartbeat may hold: far more than a server has, and little enough that a server which was taken over can't fill the
+// record. 64 partitions are the most that eight MI300X show.
+const (
+	MaxDevices  = 256
+	MaxEvidence = 1000
+	MaxWord     = 200  // bytes of a name, kind, code or identity
+	MaxText     = 4000 // bytes of an evidence's text that are kept; the rest is cut off
+)
+
+// Check refuses a heartbeat that no agent makes. Text that is too long is no reason: a kernel's line may be.
+func (h Heartbeat) Check() error {
+	for _, c := range []struct {
+		field   string
+		n, most int
+	}{{"devices", len(h.Devices), MaxDevices}, {"evidence", len(h.Evidence), MaxEvidence}, {"running", len(h.Running), MaxEvidence}} {
+		if c.n > c.most {
+			return schema.Invalid(c.field, fmt.Sprintf("a list of %d", c.n), fmt.Sprintf("at most %d", c.most))
+		}
+	}
+	word := func(field, w string, most int) error {
+		if len(w) > most {
+			return schema.Invalid(field, fmt.Sprintf("%.40q... (%d bytes)", w, len(w)), fmt.Sprintf("at most %d bytes", most))
+		}
+		return nil
+	}
+	for i, d := range h.Devices {
+		for field, w := range map[string]string{"vendor": string(d.Vendor), "model": d.Model, "serial": d.Serial, "uuid": d.UUID, "pci": d.PCI, "slot": d.Slot, "firmware": d.Firmware} {
+			if err := word(fmt.Sprintf("devices[%d].%s", i, field), w, MaxWord); err != nil {
+				return err
+			}
+		}
+	}
+	for i, e := range h.Evidence {
+		for field, w := range map[string]string{"device": e.Device, "kind": e.Kind, "code": e.Code, "part": e.Part} {
+			if err := word(fmt.Sprintf("evidence[%d].%s", i, field), w, MaxWord); err != nil {
+				return err
+			}
+		}
+		if err := word(fmt.Sprintf("evidence[%d].id", i), e.ID, 2*MaxWord); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
 // HeartbeatReply acknowledges evidence by id.
 type HeartbeatReply struct {
 	Acknowledged []string `json:"acknowledged"`

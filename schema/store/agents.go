@@ -122,6 +122,9 @@ func (s *Store) AgentKey(ctx context.Context, server string) (ed25519.PublicKey,
 // Heartbeat keeps what an agent reads: devices as they are, evidence once. It writes only what changed.
 func (s *Store) Heartbeat(ctx context.Context, server string, h agentproto.Heartbeat) (agentproto.HeartbeatReply, error) {
 	var reply agentproto.HeartbeatReply
+	if err := h.Check(); err != nil {
+		return reply, err
+	}
 	v, err := s.Server(ctx, server)
 	if err != nil {
 		return reply, err
@@ -197,7 +200,10 @@ func (tx *Tx) heartbeat(server string, h agentproto.Heartbeat) error {
 		}
 	}
 	for _, e := range h.Evidence {
-		f := schema.Fault{Source: "agent", Kind: e.Kind, Code: e.Code, Part: e.Part, Value: e.Value, Severity: e.Severity, Text: e.Text, At: e.At, Dedupe: "agent/" + v.ID + "/" + e.ID}
+		f := schema.Fault{Source: "agent", Kind: e.Kind, Code: e.Code, Part: e.Part, Value: e.Value, Severity: e.Severity, Text: strings.ToValidUTF8(e.Text[:min(len(e.Text), agentproto.MaxText)], ""), At: e.At, Dedupe: "agent/" + v.ID + "/" + e.ID}
+		if !f.Severity.Valid() { // of an agent that is newer: it keeps its evidence until it is taken
+			f.Severity = schema.SeverityWarning
+		}
 		if e.Device != "" {
 			if err := tx.db.Raw("SELECT id FROM accelerators WHERE server = ? AND removed_at = 0 AND (serial = ? OR uuid = ? OR pci = ?) LIMIT 1", v.ID, e.Device, e.Device, e.Device).Scan(&f.Accelerator).Error; err != nil {
 				return err

@@ -20,18 +20,14 @@ func (s *Store) ReportFault(ctx context.Context, server string, f schema.Fault) 
 }
 
 func (tx *Tx) reportFault(v schema.Server, f schema.Fault) error {
-	switch f.Severity {
-	case schema.SeverityInfo, schema.SeverityWarning, schema.SeverityCritical:
-	default:
+	if !f.Severity.Valid() {
 		return schema.Invalid("severity", string(f.Severity), "info, warning or critical")
 	}
 	if f.Dedupe == "" {
 		return schema.Invalid("dedupe", "", "a key that is the same whenever the same event is told again")
 	}
 	f.ID, f.Server, f.SeenAt, f.Epoch = NewID("flt", tx.now), v.ID, tx.now, v.Epoch
-	if f.At == 0 {
-		f.At = tx.now
-	}
+	f.At = tx.happened(f.At)
 	old, err := tx.beforeEpoch(v, f.At)
 	if err != nil {
 		return err
@@ -49,6 +45,15 @@ func (tx *Tx) reportFault(v schema.Server, f schema.Fault) error {
 	}
 	tx.Emit(schema.Event{Kind: schema.EventFault, Subject: f.ID, Server: v.ID}, map[string]any{"kind": f.Kind, "code": f.Code, "severity": f.Severity, "text": f.Text, "accelerator": f.Accelerator})
 	return nil
+}
+
+// happened is when something happened that is told to have at a moment. One that is not told is now, and so is one that is not
+// yet: the clock was wrong when it was read, and what lies ahead would count in every window until then.
+func (tx *Tx) happened(at schema.Instant) schema.Instant {
+	if at == 0 || at > tx.now.Add(agentproto.MaxSkew) {
+		return tx.now
+	}
+	return at
 }
 
 // twinWindow is how far apart two paths may tell of one event: an out-of-band read comes minutes after it.
@@ -134,9 +139,7 @@ func (s *Store) ClearFaults(ctx context.Context, server string, over schema.Faul
 }
 
 func (tx *Tx) clearFaults(v schema.Server, over schema.Fault) error {
-	if over.At == 0 {
-		over.At = tx.now
-	}
+	over.At = tx.happened(over.At)
 	q := "UPDATE faults SET cleared_at = ? WHERE server = ? AND accelerator = ? AND kind = ? AND part = ? AND epoch = ? AND at <= ? AND cleared_at = 0"
 	args := []any{tx.now, v.ID, over.Accelerator, over.Kind, over.Part, v.Epoch, over.At}
 	if over.Code != "" {

@@ -215,9 +215,13 @@ func (b *books) theFaultyWereOut() {
 		d := at.Sub(x.at)
 		d -= b.held(server, span{x.at, at})
 		took[x.kind] = append(took[x.kind], d)
-		beyond = append(beyond, d-x.within)
-		if d > x.within+wardSlack {
-			w.t.Errorf("%s: %s of %s was out after %s, its rule's time is %s", x.kind, cmp.Or(x.slot, "all"), x.name, d, x.within)
+		var within time.Duration
+		if x.within != nil {
+			within = x.within(w.pace)
+		}
+		beyond = append(beyond, d-within)
+		if d > within+wardSlack {
+			w.t.Errorf("%s: %s of %s was out after %s, its rule's time is %s", x.kind, cmp.Or(x.slot, "all"), x.name, d, within)
 		}
 	}
 	for kind, list := range took {

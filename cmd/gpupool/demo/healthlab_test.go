@@ -24,14 +24,29 @@ import (
 	"gpupool/schema"
 )
 
-// The waits of the lab under faults, and how long a busy machine may take over anything beside them.
+// pace is how long the lab under faults waits for what: the times of its rules. wardSlack is how long a busy machine may take over
+// anything beside them.
+type pace struct {
+	heartbeat, silent time.Duration
+	watch             time.Duration // every fifth look at a BMC is a long one
+	back              time.Duration // for an agent after a power cycle
+	hang              time.Duration // of a driver, as the agents of a lab of wardSpeed have it, and a reading's own time
+	between           time.Duration // two faults, at most
+}
+
 const (
-	wardHeartbeat = 3 * time.Second
-	wardSilent    = 40 * time.Second
-	wardWatch     = 30 * time.Second // every fifth look at a BMC is a long one
-	wardHang      = 45 * time.Second
-	wardSlack     = time.Minute
+	wardSpeed = 5
+	wardSlack = time.Minute
 )
+
+// paceOf is for a lab of so many servers on a machine of two cores: what a hundred agents tell is heard at once.
+func paceOf(servers int) pace {
+	p := pace{heartbeat: 2 * time.Second, silent: 15 * time.Second, watch: 5 * time.Second, back: 20 * time.Second, hang: 45*time.Second/wardSpeed + 10*time.Second, between: 600 * time.Millisecond}
+	if servers > 100 {
+		p.heartbeat, p.silent, p.watch, p.back, p.between = 10*time.Second, 90*time.Second, time.Minute, 2*time.Minute, 4*time.Second
+	}
+	return p
+}
 
 // coldPlates is the model whose servers are cooled by water, and have detectors of leaks.
 const coldPlates = "nvidia-gb200-186gb"
@@ -42,23 +57,23 @@ type ailment struct {
 	also device.Kind // a second fault of the same part, which only the way back can show
 	// out says that the device, or the server where the fault is a server's, is to be out of scheduling within the rule's own time.
 	out    bool
-	within time.Duration
-	vendor schema.Vendor // "" = any
-	model  string        // "" = any
-	server bool          // it is the server's, not a device's
-	passes bool          // nobody mends it: it ends by itself, or does no harm; the test takes it away
+	within func(pace) time.Duration // its rule's time beside the moment at which it is told; nil = none
+	vendor schema.Vendor            // "" = any
+	model  string                   // "" = any
+	server bool                     // it is the server's, not a device's
+	passes bool                     // nobody mends it: it ends by itself, or does no harm; the test takes it away
 }
 
 // ailments are every kind of fault that the lab knows. Each of lab.Kinds is among them; the test checks that.
 var ailments = []ailment{
 	{kind: string(device.XID79), out: true, vendor: schema.VendorNVIDIA},
 	{kind: string(device.XID48), out: true, vendor: schema.VendorNVIDIA},
-	{kind: string(device.ECC), out: true, within: wardHeartbeat},
+	{kind: string(device.ECC), out: true, within: func(p pace) time.Duration { return p.heartbeat }},
 	{kind: string(device.RAS), out: true, vendor: schema.VendorAMD},
-	{kind: string(device.Thermal), out: true, within: 2 * wardHeartbeat},
-	{kind: string(device.Absent), out: true, within: 2 * wardHeartbeat},
-	{kind: string(device.Hang), out: true, within: wardHang + 2*wardHeartbeat, server: true},
-	{kind: string(device.Link), out: true, within: 2 * wardHeartbeat},
+	{kind: string(device.Thermal), out: true, within: func(p pace) time.Duration { return 2 * p.heartbeat }},
+	{kind: string(device.Absent), out: true, within: func(p pace) time.Duration { return 2 * p.heartbeat }},
+	{kind: string(device.Hang), out: true, within: func(p pace) time.Duration { return p.hang + 2*p.heartbeat }, server: true},
+	{kind: string(device.Link), out: true, within: func(p pace) time.Duration { return 2 * p.heartbeat }},
 	{kind: string(device.XID63), out: true, vendor: schema.VendorNVIDIA},
 	// Its reset succeeds, and only the proof can tell that it computes wrong results.
 	{kind: string(device.XID95), also: device.BurnIn, out: true, vendor: schema.VendorNVIDIA},
@@ -66,8 +81,8 @@ var ailments = []ailment{
 	{kind: string(device.XID119), out: true, vendor: schema.VendorNVIDIA},
 	{kind: string(device.XID74), out: true, vendor: schema.VendorNVIDIA},
 	{kind: string(device.Lost), out: true, vendor: schema.VendorNVIDIA},
-	{kind: lab.AgentSilent, out: true, within: wardSilent + wardHeartbeat, server: true},
-	{kind: "leak", out: true, within: 5 * wardWatch, server: true, model: coldPlates},
+	{kind: lab.AgentSilent, out: true, within: func(p pace) time.Duration { return p.silent + p.heartbeat }, server: true},
+	{kind: "leak", out: true, within: func(p pace) time.Duration { return 5 * p.watch }, server: true, model: coldPlates},
 
 	{kind: string(device.XID31), vendor: schema.VendorNVIDIA, passes: true},
 	{kind: string(device.XID94), vendor: schema.VendorNVIDIA, passes: true},
@@ -96,6 +111,7 @@ type blow struct {
 // ward is a lab under load and faults, with an operator and a technician.
 type ward struct {
 	way
+	pace  pace
 	rng   *rand.Rand
 	mu    sync.Mutex
 	blows []blow
@@ -141,8 +157,9 @@ func TestFaultsInALabUnderLoad(t *testing.T) {
 	file := filepath.Join(dir, "lab.yaml")
 	must(t, os.WriteFile(file, []byte(wardLab(servers)), 0o600))
 	args := []string{"--lab", file}
-	for _, set := range []string{"timing.agent_back=40s", "timing.phone_home=90s", "limits.installs_per_site=1000", "timing.suspect=10s", "timing.power_cut=" + wardSilent.String(), "timing.drain=1m", "timing.device_reset=30s", "timing.inventory=30s", "timing.burn_in=2m",
-		"timing.heartbeat=" + wardHeartbeat.String(), "timing.agent_silent=" + wardSilent.String(), "bmc.watch_interval=" + wardWatch.String(), "bmc.resets_per_day=-1", "log.level=warn"} {
+	p := paceOf(servers)
+	for _, set := range []string{"timing.agent_back=" + p.back.String(), "timing.phone_home=90s", "limits.installs_per_site=1000", "timing.suspect=5s", "timing.power_cut=" + p.silent.String(), "timing.power_rest=1s", "timing.drain=1m", "timing.device_reset=30s", "timing.inventory=30s", "timing.burn_in=2m",
+		"timing.heartbeat=" + p.heartbeat.String(), "timing.agent_silent=" + p.silent.String(), "bmc.watch_interval=" + p.watch.String(), "bmc.resets_per_day=-1", "log.level=warn"} {
 		args = append(args, "--set", set)
 	}
 	up, err := demo.Start(ctx, os.Args[0], dir, 0, args...)
@@ -157,7 +174,7 @@ func TestFaultsInALabUnderLoad(t *testing.T) {
 	}()
 	hands, err := lab.Open(up.Lab)
 	must(t, err)
-	w := &ward{way: way{t: t, ctx: ctx, up: up, hands: hands}, rng: rand.New(rand.NewPCG(seed, 8))}
+	w := &ward{way: way{t: t, ctx: ctx, up: up, hands: hands}, pace: p, rng: rand.New(rand.NewPCG(seed, 8))}
 	w.admit()
 	w.treat(faults)
 	up.Stop()
@@ -167,7 +184,7 @@ func TestFaultsInALabUnderLoad(t *testing.T) {
 // wardLab is a data centre of racks of eight servers: five with H100, two with MI300X, one with GB200 and water.
 func wardLab(servers int) string {
 	var b strings.Builder
-	b.WriteString("speed: 5\nservers:\n")
+	fmt.Fprintf(&b, "speed: %d\nservers:\n", wardSpeed)
 	for i := range servers {
 		kind := "profile: dgx-h100, devices: {model: nvidia-h100-80gb, count: 8}"
 		switch {
@@ -363,7 +380,7 @@ func (w *ward) work(rng *rand.Rand, stop <-chan struct{}) {
 			return err == nil
 		}
 		ok := call(http.MethodPost, "/v1/jobs", map[string]any{"tenant": "blue", "project": "main", "name": fmt.Sprint("load-", n), "spec": spec, "grace_ms": 500, "requeue_limit": 100,
-			"command": []string{lab.Program, fmt.Sprint(1 + rng.IntN(12))}}, "Idempotency-Key", fmt.Sprint("load-", n))
+			"command": []string{lab.Program, fmt.Sprint(1 + rng.IntN(6))}}, "Idempotency-Key", fmt.Sprint("load-", n))
 		for ok && !j.State.Ended() {
 			ok = call(http.MethodGet, "/v1/jobs/"+j.Id+"?wait=20s", nil)
 		}
@@ -400,7 +417,7 @@ func (w *ward) deal(n int) {
 		w.blows = append(w.blows, b)
 		w.mu.Unlock()
 		if a.passes {
-			after := time.Duration(3000+w.rng.IntN(9000)) * time.Millisecond
+			after := time.Duration(2000+w.rng.IntN(4000)) * time.Millisecond
 			healing.Go(func() {
 				select {
 				case <-time.After(after):
@@ -412,7 +429,7 @@ func (w *ward) deal(n int) {
 			})
 		}
 		select {
-		case <-time.After(time.Duration(w.rng.IntN(1600)) * time.Millisecond):
+		case <-time.After(time.Duration(w.rng.Int64N(int64(w.pace.between)))):
 		case <-w.ctx.Done():
 			w.t.Fatal(context.Cause(w.ctx))
 		}
