@@ -35,6 +35,7 @@ func (a *app) volume() *cobra.Command {
 	f.Int64Var(&in.UserId, "user", 0, "user and group id that jobs with it run as; else each has its own")
 	list := &cobra.Command{
 		Use: "list", Aliases: []string{"ls"}, Short: "List the volumes that jobs may mount", Args: exactly(),
+		Example: "  gpupool volume list",
 		RunE: func(cmd *cobra.Command, _ []string) error {
 			return show(a, cmd, func(c *client.Client) (contract.VolumeList, error) {
 				return call.Do[contract.VolumeList](c.ListVolumes(cmd.Context()))
@@ -56,6 +57,7 @@ func (a *app) volume() *cobra.Command {
 	}
 	remove := &cobra.Command{
 		Use: "delete NAME", Short: "Remove a volume that no live job mounts; what is in it stays", Args: exactly("NAME"),
+		Example: "  gpupool volume delete blue-scratch",
 		RunE: func(cmd *cobra.Command, args []string) error {
 			return act(a, cmd, func(c *client.Client) (struct{}, error) {
 				return call.Do[struct{}](c.DeleteVolume(cmd.Context(), args[0]))
