@@ -4,6 +4,7 @@ import (
 	"context"
 	"fmt"
 
+	"go.temporal.io/sdk/interceptor"
 	sdkworker "go.temporal.io/sdk/worker"
 
 	"gpupool/activities/cluster"
@@ -18,7 +19,7 @@ import (
 // by.
 func (p *Process) clusters(ctx context.Context) error {
 	for _, c := range p.Config.Clusters {
-		w := sdkworker.New(p.Client, workflows.ClusterQueue(c.Name), sdkworker.Options{DisableWorkflowWorker: true, MaxConcurrentActivityTaskPollers: 1, WorkerStopTimeout: stopWithin})
+		w := sdkworker.New(p.Client, workflows.ClusterQueue(c.Name), sdkworker.Options{DisableWorkflowWorker: true, MaxConcurrentActivityTaskPollers: 1, WorkerStopTimeout: stopWithin, Interceptors: []interceptor.WorkerInterceptor{&stopped{}}})
 		log := p.log.With("part", "cluster")
 		s := slurm.Config{Owner: c.Owner, URL: c.URL, Version: c.APIVersion, TokenFile: c.TokenFile, KeyFile: c.JWTKeyFile, User: c.User, BinDir: c.BinDir, Conf: c.Conf,
 			Partition: c.Partition, Account: c.Account, LogDir: c.LogDir, ContainerFlag: c.ContainerFlag, Log: log}

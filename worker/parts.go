@@ -81,7 +81,7 @@ func (p *Process) site(ctx context.Context, name string, pool *bmc.Pool) error {
 
 // interceptors are those of the workers that run servers' processes.
 func (p *Process) interceptors() []interceptor.WorkerInterceptor {
-	return []interceptor.WorkerInterceptor{&progress.Interceptor{Store: p.Store, Log: p.log}}
+	return []interceptor.WorkerInterceptor{&stopped{}, &progress.Interceptor{Store: p.Store, Log: p.log}}
 }
 
 // listen opens the API's address; serve answers on it. They are apart so that its port is known to the boot service.

@@ -23,6 +23,7 @@ import (
 
 	enumspb "go.temporal.io/api/enums/v1"
 	"go.temporal.io/sdk/client"
+	"go.temporal.io/sdk/interceptor"
 	sdkworker "go.temporal.io/sdk/worker"
 
 	"gpupool/activities/allocator"
@@ -163,7 +164,7 @@ func (p *Process) Stop() {
 // core runs all workflows, the activities that need only the database and Temporal, and those of the process's sites.
 func (p *Process) core(ctx context.Context) error {
 	w := sdkworker.New(p.Client, workflows.CoreQueue, sdkworker.Options{
-		MaxConcurrentWorkflowTaskPollers: 8, MaxConcurrentActivityTaskPollers: 4, WorkerStopTimeout: stopWithin, MaxHeartbeatThrottleInterval: hosted.Every,
+		MaxConcurrentWorkflowTaskPollers: 8, MaxConcurrentActivityTaskPollers: 4, WorkerStopTimeout: stopWithin, Interceptors: []interceptor.WorkerInterceptor{&stopped{}}, MaxHeartbeatThrottleInterval: hosted.Every,
 		// A workflow whose code changed under it waits for a person; its record is not lost.
 		WorkflowPanicPolicy: sdkworker.BlockWorkflow,
 	})
@@ -253,7 +254,7 @@ func (p *Process) allocators(ctx context.Context) error {
 		debug.SetGCPercent(allocator.GCPercent)
 	}
 	for _, region := range p.Config.Regions {
-		w := sdkworker.New(p.Client, workflows.AllocatorQueue(region), sdkworker.Options{DisableWorkflowWorker: true, MaxConcurrentActivityTaskPollers: 1, WorkerStopTimeout: stopWithin, MaxHeartbeatThrottleInterval: hosted.Every})
+		w := sdkworker.New(p.Client, workflows.AllocatorQueue(region), sdkworker.Options{DisableWorkflowWorker: true, MaxConcurrentActivityTaskPollers: 1, WorkerStopTimeout: stopWithin, Interceptors: []interceptor.WorkerInterceptor{&stopped{}}, MaxHeartbeatThrottleInterval: hosted.Every})
 		w.RegisterActivity(&allocator.Activities{Store: p.Store, Policy: policy(p.Config.Queue), Mixed: p.Config.Jobs.MixedTenants, Holder: identity(), Log: p.log.With("part", "allocator")})
 		if err := w.Start(); err != nil {
 			return fmt.Errorf("starting the allocator of region %s: %w", region, err)
