@@ -67,7 +67,8 @@ func load(ctx context.Context, db *store.Store, region, holder string, policy en
 	if err := l.setServers(ctx, ids); err != nil {
 		return nil, err
 	}
-	past, err := db.PastUsage(ctx, region, db.Now().Add(-pastUsage(policy)))
+	half := cmp.Or(max(policy.HalfLife, 0), engine.DefaultHalfLife)
+	past, err := db.PastUsage(ctx, region, db.Now().Add(-halfLivesKept*half), half/halfLifeSpans)
 	if err != nil {
 		return nil, err
 	}
@@ -100,10 +101,13 @@ func load(ctx context.Context, db *store.Store, region, holder string, policy en
 // loadPart is how many queued jobs are read at a time: what is read is not in memory twice.
 const loadPart = 10000
 
-// pastUsage is how far back fair share remembers at load: what was 13 half-lives before weighs less than 1/8000.
-func pastUsage(p engine.Config) time.Duration {
-	return 13 * cmp.Or(max(p.HalfLife, 0), engine.DefaultHalfLife)
-}
+const (
+	// halfLivesKept is how far back fair share remembers at load: what was 13 half-lives before weighs less than 1/8000.
+	halfLivesKept = 13
+	// halfLifeSpans is how finely: what is taken for the middle of a 24th of a half-life weighs at most 1.5 % too much or too
+	// little, and a load reads no more rows of a project for a half-life of a month than for one of a day.
+	halfLifeSpans = 24
+)
 
 func keys(m map[string]bool) []string {
 	out := make([]string, 0, len(m))

@@ -238,19 +238,20 @@ func (s *Store) EndedStates(ctx context.Context, ids []string) (map[string]schem
 	})
 }
 
-// Used is the accelerator time of a project's jobs in an hour.
+// Used is the accelerator time of a project's jobs in a span of time.
 type Used struct {
 	Tenant, Project, Model string
-	At                     schema.Instant // the middle of the hour
+	At                     schema.Instant // the middle of the span
 	Milliseconds           int64
 }
 
-// PastUsage is what ended attempts have used in a region since a moment, by hours in their order.
-func (s *Store) PastUsage(ctx context.Context, region string, since schema.Instant) ([]Used, error) {
+// PastUsage is what ended attempts have used in a region since a moment, in the order of time, by spans of whole hours.
+func (s *Store) PastUsage(ctx context.Context, region string, since schema.Instant, span time.Duration) ([]Used, error) {
 	if err := s.CatchUpUsage(ctx); err != nil {
 		return nil, err
 	}
+	ms := max(span.Truncate(time.Hour), time.Hour).Milliseconds()
 	var out []Used
-	return out, s.read(ctx).Raw(`SELECT tenant, project, model, hour + ? AS at, CAST(sum(launch_ms + run_ms + drain_ms) AS BIGINT) AS milliseconds FROM usage_hours
-		WHERE region = ? AND hour >= ? GROUP BY tenant, project, model, hour ORDER BY hour, tenant, project, model`, (30 * time.Minute).Milliseconds(), region, since).Scan(&out).Error
+	return out, s.read(ctx).Raw(`SELECT tenant, project, model, hour / ? * ? + ? AS at, CAST(sum(launch_ms + run_ms + drain_ms) AS BIGINT) AS milliseconds FROM usage_hours
+		WHERE region = ? AND hour >= ? GROUP BY 1, 2, 3, 4 ORDER BY 4, 1, 2, 3`, ms, ms, ms/2, region, since).Scan(&out).Error
 }

@@ -136,6 +136,25 @@ func TestARequeuedJobIsTheSumOfItsAttempts(t *testing.T) {
 	if len(live) != 0 {
 		t.Fatalf("after the end %+v is live", live)
 	}
+	rowsOf := map[time.Duration]int{}
+	for _, span := range []time.Duration{time.Hour, 24 * time.Hour} { // what the allocator remembers it by, however finely
+		past, err := b.PastUsage(ctx, "eu", 0, span)
+		b.must(err)
+		rowsOf[span] = len(past)
+		var sum int64
+		for _, u := range past {
+			sum += u.Milliseconds
+			if middle := u.At.Time().UTC(); middle.Truncate(span) != middle.Add(-span/2) || u.Tenant != "blue" || u.Model != h100 {
+				t.Errorf("%+v: want blue's, at the middle of a span of %s", u, span)
+			}
+		}
+		if sum != 16_637_000 {
+			t.Errorf("by spans of %s it is %d ms, want 16,637 GPU-seconds", span, sum)
+		}
+	}
+	if rowsOf[time.Hour] < 5 || rowsOf[24*time.Hour] > 2 {
+		t.Errorf("%v rows by span; want one for each hour, or each day", rowsOf)
+	}
 }
 
 // A queue that doesn't move is in the counts, by its length and by who has waited for long.
