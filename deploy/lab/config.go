@@ -47,7 +47,7 @@ type Config struct {
 type ServerConfig struct {
 	Name    string   `yaml:"name"`
 	Profile string   `yaml:"profile"` // of the BMC; see bmc.ProfileNames
-	Tree    string   `yaml:"tree"`    // captured Redfish tree to serve instead of the profile's: a folder, or a .tar.xz of one
+	Tree    string   `yaml:"tree"`    // captured Redfish tree to serve instead of the profile's: a folder, or a .tar.xz or .tar.gz of one
 	Serial  string   `yaml:"serial"`  // chassis; empty = made of the name
 	UUID    string   `yaml:"uuid"`    // SMBIOS; empty = made of the serial
 	MACs    []string `yaml:"macs"`    // the first boots; empty = two, made of the serial

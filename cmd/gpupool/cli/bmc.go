@@ -250,7 +250,7 @@ func (a *app) bmcBoot() *cobra.Command {
 }
 
 func (a *app) bmcLight() *cobra.Command {
-	return a.bmcVerb("light NAME on|off", "Switch the locator light", exactly("NAME", "on or off"), func(args []string) (contract.NewBMCAct, error) {
+	cmd := a.bmcVerb("light NAME on|off", "Switch the locator light", exactly("NAME", "on or off"), func(args []string) (contract.NewBMCAct, error) {
 		if args[1] != "on" && args[1] != "off" {
 			return contract.NewBMCAct{}, usageError{fmt.Errorf("takes on or off, got %q", args[1])}
 		}
@@ -263,6 +263,8 @@ func (a *app) bmcLight() *cobra.Command {
 		_, err := fmt.Fprintf(w, "The locator light of %s is %s.\n", words.Printable(name, false), state)
 		return err
 	})
+	cmd.Aliases = []string{"locate", "led"}
+	return cmd
 }
 
 func (a *app) bmcLogs() *cobra.Command {
@@ -333,7 +335,7 @@ func (a *app) bmcCapture() *cobra.Command {
 	var file string
 	cmd := a.bmcVerb("capture NAME", "Save everything that a BMC shows, redacted, for a bug report", exactly("NAME"), just(schema.BMCCapture), nil)
 	cmd.Long = `Save everything that a BMC shows as a .tar.gz of a Redfish tree. Serials, UUIDs, addresses and names are replaced by stand-ins;
-passwords and keys are left out. It only reads. Unpacked, the lab serves it as a BMC: tree: FOLDER in a lab's configuration.`
+passwords and keys are left out. It only reads. The lab serves the file as a BMC: tree: FILE in a lab's configuration.`
 	cmd.RunE = func(cmd *cobra.Command, args []string) error {
 		act, err := a.ask(cmd, args[0], contract.NewBMCAct{Verb: schema.BMCCapture})
 		if err != nil {

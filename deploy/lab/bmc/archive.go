@@ -2,20 +2,25 @@ package bmc
 
 import (
 	"archive/tar"
+	"compress/gzip"
 	"errors"
 	"fmt"
 	"io"
+	"os"
 	"os/exec"
 	"path"
 	"strings"
 )
 
-const archiveSuffix = ".tar.xz"
+// The ends of names of what is read as an archive: trees that others captured, and what `gpupool bmc capture` writes.
+const xzSuffix, gzipSuffix = ".tar.xz", ".tar.gz"
 
-// openArchive reads a .tar.xz into memory. A tree is thousands of small files in as many folders: to unpack them takes
-// seconds, to read them a tenth of one. The program xz does it, so that a compression only the lab needs is no
-// dependency.
-func openArchive(file string) (_ Tree, err error) {
+func isArchive(path string) bool {
+	return strings.HasSuffix(path, xzSuffix) || strings.HasSuffix(path, gzipSuffix)
+}
+
+// unpackXZ has the program xz do it, so that a compression only the lab needs is no dependency.
+func unpackXZ(file string) (all map[string][]byte, err error) {
 	cmd := exec.Command("xz", "-dc", "--", file)
 	var said strings.Builder
 	cmd.Stderr = &said
@@ -24,18 +29,42 @@ func openArchive(file string) (_ Tree, err error) {
 		err = cmd.Start()
 	}
 	if errors.Is(err, exec.ErrNotFound) {
-		return nil, fmt.Errorf("open redfish tree %s: the program xz is needed (Debian: xz-utils): %w", file, err)
+		return nil, fmt.Errorf("the program xz is needed (Debian: xz-utils): %w", err)
 	}
 	if err != nil {
-		return nil, fmt.Errorf("open redfish tree %s: %w", file, err)
+		return nil, err
 	}
 	all, readErr := readTar(out)
 	_ = out.Close() // where the tar ended early, xz would wait to be read
 	if err := cmd.Wait(); err != nil && said.Len() > 0 {
-		return nil, fmt.Errorf("open redfish tree %s: %w: %s", file, err, strings.TrimSpace(said.String()))
+		return nil, fmt.Errorf("%w: %s", err, strings.TrimSpace(said.String()))
 	}
-	if readErr != nil {
-		return nil, fmt.Errorf("open redfish tree %s: %w", file, readErr)
+	return all, readErr
+}
+
+func unpackGzip(file string) (map[string][]byte, error) {
+	f, err := os.Open(file)
+	if err != nil {
+		return nil, err
+	}
+	defer f.Close()
+	in, err := gzip.NewReader(f)
+	if err != nil {
+		return nil, err
+	}
+	return readTar(in)
+}
+
+// openArchive reads an archive into memory. A tree is thousands of small files in as many folders: to unpack them takes
+// seconds, to read them a tenth of one.
+func openArchive(file string) (Tree, error) {
+	unpack := unpackXZ
+	if strings.HasSuffix(file, gzipSuffix) {
+		unpack = unpackGzip
+	}
+	all, err := unpack(file)
+	if err != nil {
+		return nil, fmt.Errorf("open redfish tree %s: %w", file, err)
 	}
 	const rootDoc = "/redfish/v1"
 	root, found := "", false
@@ -62,7 +91,7 @@ func readTar(in io.Reader) (map[string][]byte, error) {
 	for r := tar.NewReader(in); ; {
 		h, err := r.Next()
 		if errors.Is(err, io.EOF) {
-			_, err := io.Copy(io.Discard, in) // the padding, so that xz can end
+			_, err := io.Copy(io.Discard, in) // the padding, so that xz can end, and gzip's checksum is looked at
 			return all, err
 		}
 		if err != nil {

@@ -296,28 +296,31 @@ func TestAFolderAndAnArchiveOfItAreOneTree(t *testing.T) {
 			t.Fatal(err)
 		}
 	}
-	archive := filepath.Join(t.TempDir(), "capture.tar.xz")
-	if out, err := exec.CommandContext(t.Context(), "tar", "-cJf", archive, "-C", dir, "capture").CombinedOutput(); err != nil {
-		t.Skipf("no tar or xz: %v: %s", err, out)
-	}
 	folder, err := bmc.OpenTree(dir)
 	if err != nil {
 		t.Fatal(err)
 	}
-	packed, err := bmc.OpenTree(archive)
-	if err != nil {
-		t.Fatal(err)
-	}
-	want, got := folder.Paths(), packed.Paths()
+	want := folder.Paths()
 	slices.Sort(want)
-	slices.Sort(got)
-	if len(want) != 3 || !slices.Equal(want, got) {
-		t.Fatalf("the folder has %q, the archive %q", want, got)
-	}
-	for _, p := range want {
-		w, _ := folder.Read(p)
-		if g, ok := packed.Read(p); !ok || !bytes.Equal(w, g) {
-			t.Errorf("%s: %q, not %q", p, g, w)
+	for name, flag := range map[string]string{"capture.tar.xz": "-cJf", "capture.tar.gz": "-czf"} {
+		archive := filepath.Join(t.TempDir(), name)
+		if out, err := exec.CommandContext(t.Context(), "tar", flag, archive, "-C", dir, "capture").CombinedOutput(); err != nil {
+			t.Skipf("no tar, xz or gzip: %v: %s", err, out)
+		}
+		packed, err := bmc.OpenTree(archive)
+		if err != nil {
+			t.Fatal(err)
+		}
+		got := packed.Paths()
+		slices.Sort(got)
+		if len(want) != 3 || !slices.Equal(want, got) {
+			t.Fatalf("the folder has %q, %s %q", want, name, got)
+		}
+		for _, p := range want {
+			w, _ := folder.Read(p)
+			if g, ok := packed.Read(p); !ok || !bytes.Equal(w, g) {
+				t.Errorf("%s: %s: %q, not %q", name, p, g, w)
+			}
 		}
 	}
 }
@@ -328,25 +331,30 @@ func TestABrokenArchiveIsRefusedWithWhatIsWrong(t *testing.T) {
 	if _, err := exec.LookPath("xz"); err != nil {
 		t.Skip(err)
 	}
-	garbage := filepath.Join(dir, "garbage.tar.xz")
-	if err := os.WriteFile(garbage, []byte("no archive"), 0o600); err != nil {
-		t.Fatal(err)
-	}
-	empty := filepath.Join(dir, "empty.tar.xz")
-	if out, err := exec.CommandContext(t.Context(), "tar", "-cJf", empty, "-T", os.DevNull).CombinedOutput(); err != nil {
-		t.Skipf("%v: %s", err, out)
-	}
-	whole, err := os.ReadFile(empty)
-	if err != nil {
-		t.Fatal(err)
-	}
-	cut := filepath.Join(dir, "cut.tar.xz")
-	if err := os.WriteFile(cut, whole[:len(whole)/2], 0o600); err != nil {
-		t.Fatal(err)
-	}
-	for path, want := range map[string]string{garbage: "not recognized", empty: "no redfish/v1/index.json", cut: "end of input", filepath.Join(dir, "absent.tar.xz"): "No such file"} {
-		if _, err := bmc.OpenTree(path); err == nil || !strings.Contains(err.Error(), want) {
-			t.Errorf("%s: %v, want %q", filepath.Base(path), err, want)
+	for end, c := range map[string]struct{ flag, garbage, cut, absent string }{
+		".tar.xz": {"-cJf", "not recognized", "end of input", "No such file"},
+		".tar.gz": {"-czf", "invalid header", "unexpected EOF", "no such file"},
+	} {
+		garbage := filepath.Join(dir, "garbage"+end)
+		if err := os.WriteFile(garbage, []byte("no archive"), 0o600); err != nil {
+			t.Fatal(err)
+		}
+		empty := filepath.Join(dir, "empty"+end)
+		if out, err := exec.CommandContext(t.Context(), "tar", c.flag, empty, "-T", os.DevNull).CombinedOutput(); err != nil {
+			t.Skipf("%v: %s", err, out)
+		}
+		whole, err := os.ReadFile(empty)
+		if err != nil {
+			t.Fatal(err)
+		}
+		cut := filepath.Join(dir, "cut"+end)
+		if err := os.WriteFile(cut, whole[:len(whole)/2], 0o600); err != nil {
+			t.Fatal(err)
+		}
+		for path, want := range map[string]string{garbage: c.garbage, empty: "no redfish/v1/index.json", cut: c.cut, filepath.Join(dir, "absent"+end): c.absent} {
+			if _, err := bmc.OpenTree(path); err == nil || !strings.Contains(err.Error(), want) {
+				t.Errorf("%s: %v, want %q", filepath.Base(path), err, want)
+			}
 		}
 	}
 }

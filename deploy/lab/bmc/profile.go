@@ -134,7 +134,7 @@ func FromTree(path string) (Profile, error) {
 	if err != nil {
 		return Profile{}, err
 	}
-	p, err := NewProfile(strings.TrimSuffix(filepath.Base(path), archiveSuffix), t)
+	p, err := NewProfile(strings.TrimSuffix(strings.TrimSuffix(filepath.Base(path), xzSuffix), gzipSuffix), t)
 	if err == nil {
 		captured.Store(path, p)
 	}

@@ -59,9 +59,9 @@ func (t *dirTree) Paths() []string {
 }
 
 // OpenTree opens a captured tree: any folder that holds a `redfish/v1/index.json` at some depth (the DMTF mockup layout,
-// one index.json a resource), or a .tar.xz of one, which is kept in memory.
+// one index.json a resource), or a .tar.xz or .tar.gz of one, which is kept in memory.
 func OpenTree(path string) (Tree, error) {
-	if strings.HasSuffix(path, archiveSuffix) {
+	if isArchive(path) {
 		return openArchive(path)
 	}
 	return openDir(path)
