@@ -433,13 +433,28 @@ func TestAControllerThatLostItsState(t *testing.T) {
 	p.Await("it runs, and its device is known", func() bool { return p.Output(j.ID, 0) == "1 on h1\n" && slices.Equal(p.Held(j.ID, "h1"), []int{0}) })
 	<-time.After(time.Second) // BOOT_TIME and submit times are whole seconds
 	stop()
-	c.Kill("slurmctld")
-	c.Forget()
-	c.StartController()
 	// Somebody's job takes the id that the pool's had: Slurm takes what runs under that id for it, and lets it run. It gives it
-	// the device that the pool's job has, too.
-	other := c.Must("sbatch", "--parsable", "--nodelist=h1", "--gres=gpu:1", "--output=/dev/null", "--wrap", "sleep 300")
-	p.Await("somebody's job runs", func() bool { return c.Must("squeue", "--noheader", "--jobs="+other, "--format=%T") == "RUNNING" })
+	// the device that the pool's job has, too. Where the node tells of its job between the submission and the start, Slurm refuses
+	// to begin another by that id, and somebody submits to a controller that begins anew once more.
+	begun, other := filepath.Join(t.TempDir(), "begun"), ""
+	p.Await("somebody's job runs", func() bool {
+		c.Kill("slurmctld")
+		c.Forget()
+		c.StartController()
+		other = c.Must("sbatch", "--parsable", "--nodelist=h1", "--gres=gpu:1", "--output=/dev/null", "--wrap", "touch "+begun+"; sleep 300")
+		for {
+			switch state := c.Must("squeue", "--noheader", "--states=all", "--jobs="+other, "--format=%T"); state {
+			case "PENDING", "CONFIGURING", "RUNNING":
+				if _, err := os.Stat(begun); err == nil {
+					return true
+				}
+				<-time.After(50 * time.Millisecond)
+			default:
+				t.Logf("somebody's job %s is %s", other, state)
+				return false
+			}
+		}
+	})
 	p.Connect(open(config(c)), quick)
 	p.Await("the pool's is placed anew, elsewhere", func() bool { return p.Output(j.ID, 0) == "2 on h2\n" })
 	if p.Drifts(schema.DriftLost) == 0 {
