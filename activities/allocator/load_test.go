@@ -312,43 +312,28 @@ func TestWeightsDivideWhatIsFree(t *testing.T) {
 	}
 }
 
-// What a tenant has used counts after a restart too: who has used less goes first.
+// What a tenant has used counts after a restart too: who has used less goes first. By first come first served it does not count.
 func TestPastUsageIsRememberedOverARestart(t *testing.T) {
 	t.Parallel()
-	p, ctx := newPoliced(t), t.Context()
-	_, err := p.db.CreateTenant(ctx, "test", "green", 1)
-	must(t, err)
-	_, err = p.db.CreateProject(ctx, "test", "green", "main")
-	must(t, err)
-	used := p.submit()
-	p.cycle()
-	p.finish(used)
-	p.restart()
-	blue := p.submit()
-	green := p.submitAs(func(n *store.NewJob) { n.Tenant = "green" })
-	p.cycle()
-	p.starts(green)
-	p.waits(blue, schema.ReasonCapacity, nil)
-}
-
-// The policy decides who is first: by first come first served, what a tenant has used before does not count.
-func TestTheOrderIsThatOfThePolicy(t *testing.T) {
-	t.Parallel()
-	p, ctx := newPoliced(t), t.Context()
-	p.policy = engine.Config{Order: engine.FIFO}
-	_, err := p.db.CreateTenant(ctx, "test", "green", 1)
-	must(t, err)
-	_, err = p.db.CreateProject(ctx, "test", "green", "main")
-	must(t, err)
-	used := p.submit()
-	p.cycle()
-	p.finish(used)
-	p.restart()
-	blue := p.submit()
-	green := p.submitAs(func(n *store.NewJob) { n.Tenant = "green" })
-	p.cycle()
-	p.starts(blue)
-	p.waits(green, schema.ReasonCapacity, nil)
+	for _, order := range []engine.Order{engine.FairShare, engine.FIFO} {
+		p, ctx := newPoliced(t), t.Context()
+		p.policy = engine.Config{Order: order}
+		_, err := p.db.CreateTenant(ctx, "test", "green", 1)
+		must(t, err)
+		_, err = p.db.CreateProject(ctx, "test", "green", "main")
+		must(t, err)
+		used := p.submit()
+		p.cycle()
+		p.finish(used)
+		p.restart()
+		first, second := p.submit(), p.submitAs(func(n *store.NewJob) { n.Tenant = "green" })
+		if order == engine.FairShare {
+			first, second = second, first
+		}
+		p.cycle()
+		p.starts(first)
+		p.waits(second, schema.ReasonCapacity, nil)
+	}
 }
 
 // A restart in the middle of a preemption: what is freed is the claimant's, and nobody else is told to end for it.

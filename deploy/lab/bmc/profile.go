@@ -175,5 +175,5 @@ func hostSystem(t Tree) (string, error) {
 			return m, nil
 		}
 	}
-	return "", errNoHost
+	return "", ErrNoHost
 }

@@ -103,8 +103,8 @@ func openDir(dir string) (Tree, error) {
 	return t, nil
 }
 
-// errNoHost says that a tree has no member of Systems that can be reset.
-var errNoHost = errors.New("no member of /redfish/v1/Systems has a #ComputerSystem.Reset action")
+// ErrNoHost says that a tree has no member of Systems that can be reset.
+var ErrNoHost = errors.New("no member of /redfish/v1/Systems has a #ComputerSystem.Reset action")
 
 // readDoc decodes a resource of a tree; nil when it is absent or not an object.
 func readDoc(t Tree, path string) Doc {
